@@ -1,0 +1,1 @@
+"""turnlane runs conversations with language-model agents as durable Temporal workflows."""

@@ -1,0 +1,145 @@
+"""The seam to model providers: neutral stream parts, and the protocol every adapter fulfils."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnlane.agent.models import Model
+from turnlane.records.base import JsonObject, ProviderEnvelope
+from turnlane.records.prompt import Prompt
+from turnlane.records.runs import Failure
+from turnlane.records.steps import FinishReason
+from turnlane.records.usage import Usage
+
+
+@dataclass(frozen=True)
+class ProviderRequest:
+    """One model call, and which step and attempt of which run it is (for scripts and trace headers)."""
+
+    model: Model
+    prompt: Prompt
+    conversation_id: str
+    run_id: str
+    step: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True)
+class ReasoningStart:
+    pass
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True)
+class ReasoningEnd:
+    """Ends the reasoning part; `provider` is what must be sent back with it, byte for byte."""
+
+    provider: ProviderEnvelope | None = None
+
+
+@dataclass(frozen=True)
+class ToolArguments:
+    """Arguments of a call are still arriving: a sign of life, nothing to record."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A complete tool call. `arguments` is the raw JSON text as the model sent it ("" means {})."""
+
+    call_id: str
+    name: str
+    arguments: str
+    provider: ProviderEnvelope | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    source_id: str
+    url: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Provider output that must be kept and sent back, but means nothing to us."""
+
+    envelope: ProviderEnvelope
+
+
+@dataclass(frozen=True)
+class ResponseStarted:
+    """The provider answered: the identity of the response, and usage known this early, if any."""
+
+    response_id: str | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The connection lives but nothing was said (a ping). It does not feed the idle deadline."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The protocol's own end marker was seen. A stream that ends without one was cut."""
+
+    reason: FinishReason
+    raw_reason: str | None = None
+    usage: Usage | None = None
+    response_id: str | None = None
+    model: str | None = None
+    evidence: JsonObject | None = None
+
+
+StreamPart = (
+    TextDelta
+    | ReasoningStart
+    | ReasoningDelta
+    | ReasoningEnd
+    | ToolArguments
+    | ToolCall
+    | Source
+    | Opaque
+    | ResponseStarted
+    | Heartbeat
+    | Finish
+)
+
+
+class ProviderFailure(Exception):
+    """A model call failed. `failure` is codes only; `usage` is what the provider had reported by then."""
+
+    def __init__(self, failure: Failure, usage: Usage | None = None) -> None:
+        super().__init__(failure.failure_class.value)
+        self.failure = failure
+        self.usage = usage
+
+
+class Provider(Protocol):
+    """An adapter to one wire protocol. One instance serves every call of a worker process."""
+
+    def stream(self, request: ProviderRequest) -> AsyncIterator[StreamPart]:
+        """Make the call once (no retries of its own) and yield neutral parts as they arrive.
+
+        Ends after exactly one `Finish`, or raises `ProviderFailure` and nothing else; a stream that ends
+        without the protocol's end marker raises one of class `stream_cut`. Closing the iterator, or
+        cancelling the task that reads it, aborts the HTTP request.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close the HTTP clients."""
+        ...

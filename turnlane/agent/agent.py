@@ -1,0 +1,99 @@
+"""The agent: instructions, a model, tools, and what an input does to the run in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pydantic import BaseModel
+
+from turnlane.agent.models import Model
+from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
+from turnlane.records.admissions import Input, Policy
+from turnlane.records.base import JsonObject, digest
+from turnlane.records.lane import AgentFacts, RetryFacts
+from turnlane.records.limits import Limits
+
+
+@dataclass(frozen=True)
+class PolicyContext:
+    """What a policy function sees: the input, and whether a run is in flight."""
+
+    conversation_id: str
+    input: Input
+    has_live_run: bool
+
+
+@dataclass(frozen=True)
+class PromptContext:
+    """What an instructions function sees."""
+
+    conversation_id: str
+    run_id: str
+    context: JsonObject | None
+    metadata: JsonObject | None
+
+
+PolicyFunction = Callable[[PolicyContext], Policy]
+Instructions = str | Callable[[PromptContext], str | Awaitable[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """An application's agent.
+
+    `policy` applies to inputs that name none: a constant, or a function of the input. With
+    `coalesce_pending`, inputs that wait behind a run are answered together by one successor.
+    `context` and `metadata` are pydantic models that an input's context and metadata must fit.
+    `idle_timeout` is how many seconds the model may be silent; None means for ever. A draft is stored
+    after every `checkpoint_every` stream parts. Raises ValueError for names that cannot work.
+    """
+
+    name: str
+    model: Model
+    instructions: Instructions = ""
+    tools: Sequence[Tool] = ()
+    policy: Policy | PolicyFunction = Policy.QUEUE
+    coalesce_pending: bool = False
+    max_steps: int = 50
+    checkpoint_every: int = 20
+    idle_timeout: float | None = 60.0
+    retry: RetryFacts = field(default_factory=RetryFacts)
+    context: type[BaseModel] | None = None
+    metadata: type[BaseModel] | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= 128:
+            raise ValueError("an agent's name has 1 to 128 characters")
+        if self.max_steps < 1 or self.checkpoint_every < 1:
+            raise ValueError("max_steps and checkpoint_every are at least 1")
+        if self.idle_timeout is not None and self.idle_timeout <= 0:
+            raise ValueError("idle_timeout is positive, or None for no deadline")
+        names = [tool.name for tool in self.tools]
+        if len(set(names)) != len(names):
+            raise ValueError(f"agent {self.name!r} has two tools of one name")
+        for name in RESERVED_TOOL_NAMES.intersection(names):
+            raise ValueError(f"{name!r} is the name of an activity of turnlane; call the tool something else")
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool with this name, if the agent has it."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    @cached_property
+    def facts(self) -> AgentFacts:
+        """What a lane needs to know of this agent."""
+        return AgentFacts(
+            name=self.name,
+            coalesce=self.coalesce_pending,
+            max_steps=min(self.max_steps, self.limits.steps_per_run),
+            retry=self.retry,
+            queued_runs=self.limits.queued_runs,
+            recent_receipts=self.limits.recent_receipts,
+        )
+
+    @cached_property
+    def facts_digest(self) -> str:
+        """Changes when `facts` do."""
+        return digest(self.facts.model_dump(mode="json"))

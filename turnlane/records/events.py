@@ -1,0 +1,166 @@
+"""Delivery events: what a watcher of a conversation is told.
+
+Durable events are rows before they are news. Their id is `{run_id}:{type}:{version}` with the
+conversation's version after the mutation, so two runs' events may share a version. Transient events
+carry the epoch of one publisher and its sequence, 1, 2, 3 without holes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from turnlane.records.base import Json, Name, ProviderEnvelope, Record, RecordId, Text, Timestamp
+from turnlane.records.messages import Message
+from turnlane.records.runs import Failure, Operation, Run, RunState, TerminalReason, Version
+from turnlane.records.usage import Usage
+
+
+class Metrics(Record):
+    """What a run has spent so far, cumulative: read the latest, never add. Durations in milliseconds."""
+
+    partial: bool
+    usage: Usage
+    duration_ms: Annotated[int, Field(ge=0)] | None = None
+    ttft_ms: Annotated[int, Field(ge=0)] | None = None
+
+
+class _Event(Record):
+    conversation_id: RecordId
+    run_id: RecordId
+    emitted_at: Timestamp
+
+
+class _Durable(_Event):
+    snapshot_version: Version
+
+    @property
+    def event_id(self) -> str:
+        """The identity of the event, the same whoever tells it and however often."""
+        return f"{self.run_id}:{self.type}:{self.snapshot_version}"  # type: ignore[attr-defined]
+
+
+class AdmissionEvent(_Durable):
+    """An input was admitted. Idempotent by run and input: a duplicate tells old facts again."""
+
+    type: Literal["admission"] = "admission"
+    input: Message
+    run: Run
+    assistant_message_id: RecordId
+
+
+class RunStateEvent(_Durable):
+    type: Literal["run-state"] = "run-state"
+    state: RunState
+
+
+class RunOperationEvent(_Durable):
+    type: Literal["run-operation"] = "run-operation"
+    operation: Operation
+
+
+class AssistantCheckpointEvent(_Durable):
+    """The draft as stored. A barrier: it replaces what deltas built up before it."""
+
+    type: Literal["assistant-checkpoint"] = "assistant-checkpoint"
+    message: Message
+    metrics: Metrics | None = None
+
+
+class TerminalEvent(_Durable):
+    type: Literal["terminal"] = "terminal"
+    reason: TerminalReason
+    policy_name: Name | None = None
+    failure: Failure | None = None
+    message: Message
+    metrics: Metrics | None = None
+
+
+class _Transient(_Event):
+    epoch: Annotated[str, Field(min_length=1)]
+    sequence: Annotated[int, Field(ge=1)]
+
+
+class AssistantDeltaEvent(_Transient):
+    type: Literal["assistant-delta"] = "assistant-delta"
+    text_delta: Text
+
+
+class ReasoningStartEvent(_Transient):
+    type: Literal["reasoning-start"] = "reasoning-start"
+
+
+class ReasoningDeltaEvent(_Transient):
+    type: Literal["reasoning-delta"] = "reasoning-delta"
+    text_delta: Text
+
+
+class ReasoningEndEvent(_Transient):
+    type: Literal["reasoning-end"] = "reasoning-end"
+    provider: ProviderEnvelope | None = None
+
+
+class ToolStatus(StrEnum):
+    STARTED = "started"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class ToolStatusEvent(_Transient):
+    """A tool call moved on. `output` of a failed call is the safe error envelope."""
+
+    type: Literal["tool-status"] = "tool-status"
+    call_id: RecordId
+    tool_name: Name
+    status: ToolStatus
+    input: Json = None
+    output: Json = None
+
+
+class AttemptResetEvent(_Transient):
+    """Everything transient that `withdrawn` epochs of this step published is withdrawn."""
+
+    type: Literal["attempt-reset"] = "attempt-reset"
+    step: Annotated[int, Field(ge=0)]
+    attempt: Annotated[int, Field(ge=2)]
+    withdrawn: Annotated[str, Field(min_length=1)]
+
+
+DurableEvent = Annotated[
+    AdmissionEvent | RunStateEvent | RunOperationEvent | AssistantCheckpointEvent | TerminalEvent,
+    Field(discriminator="type"),
+]
+TransientEvent = Annotated[
+    AssistantDeltaEvent
+    | ReasoningStartEvent
+    | ReasoningDeltaEvent
+    | ReasoningEndEvent
+    | ToolStatusEvent
+    | AttemptResetEvent,
+    Field(discriminator="type"),
+]
+Event = Annotated[
+    AdmissionEvent
+    | RunStateEvent
+    | RunOperationEvent
+    | AssistantCheckpointEvent
+    | TerminalEvent
+    | AssistantDeltaEvent
+    | ReasoningStartEvent
+    | ReasoningDeltaEvent
+    | ReasoningEndEvent
+    | ToolStatusEvent
+    | AttemptResetEvent,
+    Field(discriminator="type"),
+]
+
+EVENT_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+DURABLE_TYPES = (AdmissionEvent, RunStateEvent, RunOperationEvent, AssistantCheckpointEvent, TerminalEvent)
+
+
+def is_durable(event: Event) -> bool:
+    """Whether the event is a row in the store, and so can be caught up on."""
+    return isinstance(event, DURABLE_TYPES)

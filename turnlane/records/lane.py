@@ -1,0 +1,245 @@
+"""The lane head: the bounded control state that the workflow holds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from turnlane.records.admissions import Input, Terminal
+from turnlane.records.base import Name, Payload, RecordId, derived_id
+from turnlane.records.runs import RunState
+
+
+class AbortReason(StrEnum):
+    """Why a live run was asked to stop. The first reason stands."""
+
+    INTERRUPT = "interrupt"
+    SUPERSEDE = "supersede"
+    SHUTDOWN = "shutdown"
+
+
+class LaneRun(Payload):
+    """An active run as the lane needs it: control facts, no content.
+
+    `order` is the admission counter. `offered` are inputs with the inject policy that no boundary has
+    taken yet; `coalescable` means a later input may still join this queued run.
+    """
+
+    id: RecordId
+    assistant_message_id: RecordId
+    input_ids: tuple[RecordId, ...]
+    order: int
+    state: RunState = RunState.QUEUED
+    urgent: bool = False
+    started: bool = False
+    coalescable: bool = False
+    token: int = 0
+    revision: int = 0
+    offered: tuple[RecordId, ...] = ()
+    abort: AbortReason | None = None
+
+
+class HeadReceipt(NamedTuple):
+    """A recent admission, packed for the head. An empty id is the one derived from the key."""
+
+    key: str
+    digest: str
+    policy: str
+    version: int
+    input_message_id: str = ""
+    run_id: str = ""
+    assistant_message_id: str = ""
+
+
+class NamedIds(NamedTuple):
+    """The three ids of one admission."""
+
+    input_message_id: str
+    run_id: str
+    assistant_message_id: str
+
+
+def ids_for_key(conversation_id: str, key: str) -> NamedIds:
+    """Return the ids an admission has unless the caller proposed others.
+
+    They follow from conversation and key alone, so a resend, a replay on another worker or a second
+    client proposes the same records without asking anybody.
+    """
+    return NamedIds(
+        derived_id("in", conversation_id, key),
+        derived_id("run", conversation_id, key),
+        derived_id("out", conversation_id, key),
+    )
+
+
+class LaneHead(Payload):
+    """The control state of a conversation.
+
+    `version` is the store's counter as last heard, `seq` the lane's own counter of mutations,
+    `order` the admission counter. `runs` holds every active run, in queue order: the live one first,
+    started before unstarted, urgent before ordinary, then by admission.
+    """
+
+    conversation_id: RecordId
+    agent: Name | None = None
+    tenant: Name | None = None
+    version: int = 0
+    seq: int = 0
+    order: int = 0
+    purged: bool = False
+    runs: tuple[LaneRun, ...] = ()
+    receipts: tuple[HeadReceipt, ...] = ()
+    receipts_complete: bool = True
+
+    def run(self, run_id: str) -> LaneRun | None:
+        """The active run with this id, if there is one."""
+        return next((run for run in self.runs if run.id == run_id), None)
+
+    @property
+    def live(self) -> LaneRun | None:
+        """The run that holds the lane: running or asked to stop."""
+        return next((run for run in self.runs if run.state.is_live), None)
+
+    @property
+    def queued(self) -> tuple[LaneRun, ...]:
+        """The waiting runs, in the order in which they will be acquired."""
+        return tuple(run for run in self.runs if run.state is RunState.QUEUED)
+
+    def receipt(self, key: str) -> HeadReceipt | None:
+        """The recent admission under this key, if the head still has it."""
+        return next((receipt for receipt in reversed(self.receipts) if receipt.key == key), None)
+
+
+class Taken(Payload):
+    """An injected input that a boundary of the live run took, before the step it joined."""
+
+    run_id: RecordId
+    input_id: RecordId
+    step: int
+
+
+class RunProgress(Payload):
+    """How far the live run got: the next step, its next attempt, and what it took on the way."""
+
+    run_id: RecordId
+    step: int = 0
+    attempt: int = 1
+    tries: int = 0
+    taken: tuple[Taken, ...] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class RetryFacts(Payload):
+    """When a failed step is tried again: total tries, first wait, growth and longest wait in seconds."""
+
+    max_tries: Annotated[int, Field(ge=1)] = 4
+    initial_seconds: Annotated[float, Field(gt=0)] = 1.0
+    backoff: Annotated[float, Field(ge=1)] = 2.0
+    max_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+
+class AgentFacts(Payload):
+    """What the lane must know of an agent to decide: told by a worker, so that replay repeats it."""
+
+    name: Name
+    coalesce: bool = False
+    max_steps: Annotated[int, Field(ge=1)] = 50
+    retry: RetryFacts = RetryFacts()
+    queued_runs: Annotated[int, Field(ge=1)] = 1000
+    recent_receipts: Annotated[int, Field(ge=1)] = 512
+    step_seconds: Annotated[float, Field(gt=0)] = 3600.0
+
+
+class LaneSettings(Payload):
+    """How a lane behaves whatever its agent; told by the worker that opened it.
+
+    Continue-as-new is considered between runs from `events_between_runs` history events on, and
+    between steps from `events_between_steps` on.
+    """
+
+    idle_close_seconds: Annotated[float, Field(gt=0)] | None = 900.0
+    events_between_runs: Annotated[int, Field(ge=1)] = 1000
+    events_between_steps: Annotated[int, Field(ge=1)] = 4000
+    wait_seconds: Annotated[float, Field(gt=0)] = 30.0
+    carried_head_bytes: Annotated[int, Field(ge=0)] = 64 * 1024
+    local_seconds: Annotated[float, Field(gt=0)] = 5.0
+    heartbeat_seconds: Annotated[float, Field(gt=0)] = 8.0
+    search_attributes: bool = False
+
+
+class LaneStart(Payload):
+    """The argument of the lane workflow. A caller gives the conversation; the rest travels on continue-as-new."""
+
+    conversation_id: RecordId
+    epoch: int | None = None
+    head: LaneHead | None = None
+    progress: RunProgress | None = None
+    facts: AgentFacts | None = None
+    inbox: tuple[Input, ...] = ()
+    refused: int = 0
+
+
+class LaneReport(Payload):
+    """What a lane workflow returns when it closes."""
+
+    conversation_id: RecordId
+    outcome: str
+    version: int
+
+
+class RunLine(Payload):
+    """One active run, as the `runs` query shows it."""
+
+    run_id: RecordId
+    state: RunState
+    urgent: bool
+    inputs: int
+    revision: int
+    step: int | None = None
+
+
+class WaitRequest(Payload):
+    """Ask to be answered when a run is terminal."""
+
+    run_id: RecordId
+
+
+class WaitReply(Payload):
+    """A terminal, or `again`: ask once more."""
+
+    terminal: Terminal | None = None
+    again: bool = False
+
+
+class RunRequest(Payload):
+    """Name a run, and the revision the caller saw if that matters. No run means the live one."""
+
+    run_id: RecordId | None = None
+    expected_revision: int | None = None
+
+
+class AbandonRequest(Payload):
+    """Give a run up. `stale_owner` is the caller's statement that nobody works on it any more."""
+
+    run_id: RecordId
+    expected_revision: int
+    stale_owner: bool
+
+
+class PurgeRequest(Payload):
+    """Delete the conversation for ever, if it is at this version (any, if none is given)."""
+
+    expected_version: int | None = None
+
+
+class ControlReply(Payload):
+    """What a control call did: the run it touched, its state, and the versions after it."""
+
+    run_id: RecordId | None = None
+    state: RunState | None = None
+    head_version: int
+    run_revision: int | None = None
+

@@ -1,0 +1,46 @@
+"""The ledger: the append-only event log of a conversation."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from turnlane.records.base import JsonObject, Name, Record, RecordId, Timestamp
+
+
+class LedgerKind(StrEnum):
+    """The kinds this release writes. A reader refuses a kind it does not know unless it is ignorable."""
+
+    TRANSITION = "runtime/transition"
+    PROVIDER_REQUEST = "provider/request"
+    PROVIDER_RESPONSE = "provider/response"
+    RETRY_SCHEDULED = "retry/scheduled"
+    RETRY_STARTED = "retry/started"
+    ADMISSION_REFUSED = "admission/refused"
+
+
+class LedgerEvent(Record):
+    """One entry. `seq` is contiguous from 1 in its conversation; `version` is the version after it.
+
+    A transition's payload is `{type, effect}`: the mutation with message contents replaced by
+    `{id, status, sha256, parts, bytes}`, so content lives once, in the messages.
+    """
+
+    schema_version: Literal[1] = 1
+    event_id: RecordId
+    conversation_id: RecordId
+    seq: Annotated[int, Field(ge=1)]
+    version: Annotated[int, Field(ge=0)]
+    kind: Name
+    occurred_at: Timestamp
+    payload: JsonObject
+    ignorable: Literal[True] | None = None
+
+
+class LedgerPage(Record):
+    """A page of the ledger; `next_seq` is set when more events match."""
+
+    items: tuple[LedgerEvent, ...]
+    next_seq: int | None = None

@@ -1,0 +1,48 @@
+"""The neutral prompt: what goes to a provider adapter, whatever its wire format."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from turnlane.records.base import JsonObject, Payload
+from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+
+
+class Speaker(StrEnum):
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+PromptPart = Annotated[
+    TextPart | ReasoningPart | FilePart | ToolCallPart | ToolResultPart, Field(discriminator="type")
+]
+
+
+class PromptMessage(Payload):
+    """One message for the provider: text and files of a user, text, reasoning and calls of the assistant,
+    or the results of the calls directly before it."""
+
+    speaker: Speaker
+    parts: Annotated[tuple[PromptPart, ...], Field(min_length=1)]
+
+
+class ToolSpec(Payload):
+    """A tool as a model sees it: `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+
+
+class Prompt(Payload):
+    """Everything a model call says: instructions first, then the conversation, then the tools on offer."""
+
+    system: tuple[str, ...] = ()
+    messages: tuple[PromptMessage, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+
+

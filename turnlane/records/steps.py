@@ -1,0 +1,154 @@
+"""Steps: what the lane asks of provider and tool activities, and what they tell it. Ids and codes only."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from turnlane.records.admissions import Input, Policy
+from turnlane.records.base import Name, Payload, RecordId
+from turnlane.records.lane import AgentFacts, Taken
+from turnlane.records.messages import ToolOutcome
+from turnlane.records.runs import Failure
+
+
+class Fence(Payload):
+    """The right to write on behalf of a run: refused as soon as any of it is out of date."""
+
+    conversation_id: RecordId
+    epoch: int
+    run_id: RecordId
+    token: int
+    step: int
+    attempt: int
+
+    @property
+    def publisher(self) -> str:
+        """Names one publisher of transient events; tool calls append their call id instead of `model`."""
+        return f"{self.run_id}:{self.token}:{self.step}"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    TOOL_CALLS = "tool-calls"
+    LENGTH = "length"
+    CONTENT_FILTER = "content-filter"
+    ERROR = "error"
+    OTHER = "other"
+
+
+class StepRequest(Payload):
+    """Make one model call for a run. The fence's attempt is that of the activity's first try."""
+
+    agent: Name
+    fence: Fence
+    assistant_message_id: RecordId
+    taken: tuple[Taken, ...] = ()
+
+
+class CallRef(Payload):
+    """A tool call a step asked for: where its arguments are, and how it may be executed.
+
+    `refused` is set for a call that cannot run (unknown tool, arguments that are not an object): its
+    error result is already stored.
+    """
+
+    call_id: RecordId
+    tool_name: Name
+    slot: Annotated[int, Field(ge=1)]
+    refused: bool = False
+    max_attempts: int = 1
+    seconds: float = 300.0
+
+
+class StepEnd(StrEnum):
+    """How a step ended. `aborted`: it was told to stop. `stale`: its fence was no longer valid."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    TIMED_OUT = "timed-out"
+    STALE = "stale"
+
+
+class StepOutcome(Payload):
+    """What came of a step. The content is in the store already."""
+
+    end: StepEnd
+    attempt: int
+    finish: FinishReason | None = None
+    calls: tuple[CallRef, ...] = ()
+    failure: Failure | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    digest: str | None = None
+
+
+class CallRequest(Payload):
+    """Run one tool call of a step."""
+
+    agent: Name
+    fence: Fence
+    assistant_message_id: RecordId
+    call_id: RecordId
+    tool_name: Name
+    slot: int
+
+
+class CallOutcome(Payload):
+    """What came of a tool call; the result is in the store. `stale` means it was not accepted."""
+
+    call_id: RecordId
+    outcome: ToolOutcome
+    code: Name | None = None
+    stale: bool = False
+
+
+class SettleCalls(Payload):
+    """Write a coded error result for calls whose activity ended without one."""
+
+    fence: Fence
+    calls: Annotated[tuple[CallRef, ...], Field(min_length=1)]
+    code: Name
+
+
+class PrepareAdmissions(Payload):
+    """Check inputs against store and agent before the reducer sees them, in the order given."""
+
+    conversation_id: RecordId
+    agent: Name | None = None
+    tenant: Name | None = None
+    facts_digest: str | None = None
+    inputs: Annotated[tuple[Input, ...], Field(min_length=1)]
+    probe: tuple[bool, ...]
+    has_live_run: bool = False
+
+
+class KnownReceipt(Payload):
+    """An admission the store has under a key: the facts a duplicate is answered with."""
+
+    content_digest: str
+    input_message_id: RecordId
+    run_id: RecordId
+    assistant_message_id: RecordId
+    policy: Policy
+    version: int
+
+
+class PreparedInput(Payload):
+    """What preparation found for one input: a refusal, a known receipt, or the policy it gets."""
+
+    policy: Policy | None = None
+    known: KnownReceipt | None = None
+    refusal_code: Name | None = None
+    refusal: str | None = None
+    fields: tuple[str, ...] = ()
+
+
+class PreparedAdmissions(Payload):
+    """One answer per input, in order; `facts` when the lane's copy is out of date."""
+
+    inputs: tuple[PreparedInput, ...]
+    facts: AgentFacts | None = None

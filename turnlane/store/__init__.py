@@ -1,0 +1,1 @@
+"""The projection store: tables, the commit protocol, fenced writes and reads."""

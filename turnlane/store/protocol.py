@@ -1,0 +1,293 @@
+"""What turnlane asks of a store. SQL comes with the package; others may bring their own.
+
+Every method raises `StoreUnavailableError` when the database does not answer or is locked beyond the
+busy timeout, and may then be called again with the same arguments. Every write method is one
+transaction: applied whole or not at all, and safe to repeat with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from turnlane.records.admissions import BlobRef, Receipt
+from turnlane.records.base import JsonObject, Name, Payload, RecordId, Timestamp
+from turnlane.records.events import DurableEvent
+from turnlane.records.lane import LaneHead, LaneRun, RunProgress
+from turnlane.records.ledger import LedgerEvent, LedgerPage
+from turnlane.records.messages import Message, Part, ToolResultPart
+from turnlane.records.mutations import CommitBatch, CommitReply
+from turnlane.records.runs import Operation, Run, RunView, Snapshot, TerminalReason
+from turnlane.records.steps import Fence
+from turnlane.records.usage import Usage
+
+
+class OpenedLane(Payload):
+    """What `open_lane` found. `epoch` is None when a carried epoch is no longer in force."""
+
+    epoch: int | None
+    head: LaneHead
+    progress: RunProgress | None = None
+    more: bool = False
+
+
+class Committed(Payload):
+    """A commit's answer for the lane, and the durable events that it made, in order, for the bus."""
+
+    reply: CommitReply
+    events: tuple[DurableEvent, ...] = ()
+
+
+class Written(Payload):
+    """Where a fenced write landed, and the durable events it made."""
+
+    version: int
+    revision: int
+    events: tuple[DurableEvent, ...] = ()
+
+
+class StepStart(Payload):
+    """Begin an attempt of a step: the operation record and the request evidence for the ledger."""
+
+    fence: Fence
+    assistant_message_id: RecordId
+    operation: Operation
+    evidence: JsonObject
+
+
+class NewCall(Payload):
+    """A tool call that a step asked for. `result` is set when it cannot run."""
+
+    slot: int
+    call_id: RecordId
+    tool_name: Name
+    result: ToolResultPart | None = None
+
+
+class StepFinish(Payload):
+    """End an attempt of a step. `parts` is the model's whole output of this step, in order.
+
+    `usage` is this attempt's own figure (None: it never reported). A failed attempt that will be tried
+    again leaves no parts. `evidence` is the response identity for the ledger.
+    """
+
+    fence: Fence
+    assistant_message_id: RecordId
+    operation: Operation
+    parts: tuple[Part, ...]
+    calls: tuple[NewCall, ...] = ()
+    usage: Usage | None = None
+    evidence: JsonObject
+    keep_parts: bool = True
+
+
+class CallStart(Payload):
+    """A tool call as stored: its arguments, whether an earlier try began it, and its result if it has one."""
+
+    input: object
+    started_before: bool
+    result: ToolResultPart | None = None
+
+
+class HistoryStep(Payload):
+    """One step of an assistant message: the model's parts, then one result part per finished call, in call order.
+
+    `open_calls` are calls without a result.
+    """
+
+    step: int
+    parts: tuple[Part, ...]
+    results: tuple[ToolResultPart, ...] = ()
+    open_calls: tuple[RecordId, ...] = ()
+
+
+class HistoryMessage(Payload):
+    """A message as the projection needs it; `steps` is set on assistant messages, in order."""
+
+    message: Message
+    steps: tuple[HistoryStep, ...] = ()
+    run_reason: TerminalReason | None = None
+
+
+class RunContext(Payload):
+    """What a provider step or a tool call needs to know of its run."""
+
+    run: Run
+    agent: Name
+    tenant: Name | None
+    context: JsonObject | None
+    metadata: JsonObject | None
+
+
+class MessagePage(Payload):
+    """A page of messages in causal order; pass `next_cursor` back to continue."""
+
+    items: tuple[Message, ...]
+    next_cursor: str | None = None
+
+
+class ConversationLine(Payload):
+    """One conversation in a list."""
+
+    conversation_id: RecordId
+    agent: Name | None
+    tenant: Name | None
+    version: int
+    active_runs: int
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class ConversationPage(Payload):
+    items: tuple[ConversationLine, ...]
+    next_cursor: str | None = None
+
+
+class RecoverableRun(Payload):
+    conversation_id: RecordId
+    run_id: RecordId
+    run: Run
+
+
+class RecoverablePage(Payload):
+    items: tuple[RecoverableRun, ...]
+    next_cursor: str | None = None
+
+
+class StoredReceipt(Payload):
+    """A receipt and the version at which it was admitted."""
+
+    receipt: Receipt
+    version: int
+
+
+class LaneStore(Protocol):
+    """The writes: what lanes and their activities do."""
+
+    async def open_lane(self, conversation_id: str, owner: str, carried_epoch: int | None) -> OpenedLane:
+        """Take the next epoch for `owner` and load the head.
+
+        The same owner asking again gets the epoch it has. With `carried_epoch` another value in force
+        answers `epoch=None` and writes nothing. A purged conversation answers a head with `purged` set,
+        and writes nothing. The head holds the active runs in queue order within 64 KiB (`more` tells of
+        the rest) and the last 512 receipts within 48 KiB; `receipts_complete` says whether those are all.
+        An unknown conversation is not created: it has epoch 1 reserved only once something is committed.
+        """
+        ...
+
+    async def load_queue(self, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
+        """Load queued runs admitted after `after_order`, within 64 KiB, and whether more remain."""
+        ...
+
+    async def find_receipts(self, conversation_id: str, keys: Sequence[str]) -> dict[str, StoredReceipt]:
+        """Return the receipts that exist among `keys`."""
+        ...
+
+    async def is_purged(self, conversation_id: str) -> bool:
+        """Whether the conversation left a tombstone."""
+        ...
+
+    async def commit(self, batch: CommitBatch, now: Timestamp) -> Committed:
+        """Apply mutations in one transaction and answer where each landed.
+
+        Mutations with a seq the store has seen are answered from the ledger as the first time if their
+        digest is the same, else the outcome is `diverged` and nothing is written. A wrong epoch is
+        `superseded`, a tombstone `purged`; both write nothing. A mutation that would break an invariant
+        raises `StoreIntegrityError`. `now` is the store's clock for `updated_at`; mutations carry their own.
+        """
+        ...
+
+    async def begin_step(self, start: StepStart, now: Timestamp) -> Written:
+        """Record, before the provider is called, that this attempt of this step calls it.
+
+        Clears what an earlier attempt of the step left in the draft. An earlier attempt that never
+        finished counts as spend that nobody reported. Raises `StaleFenceError` unless the run is running
+        under this epoch and token and no later attempt began.
+        """
+        ...
+
+    async def checkpoint(self, fence: Fence, assistant_message_id: str, parts: Sequence[Part],
+                         operation: Operation | None, now: Timestamp) -> Written:
+        """Replace the draft of this step. Raises `StaleFenceError` unless the run is running and this attempt current."""
+        ...
+
+    async def finish_step(self, finish: StepFinish, now: Timestamp) -> Written:
+        """Store the step's output, calls, usage and response identity.
+
+        Like `checkpoint`, but allowed while an interrupt is requested. Repeating it changes nothing.
+        """
+        ...
+
+    async def begin_call(self, fence: Fence, assistant_message_id: str, slot: int, now: Timestamp) -> CallStart:
+        """Check the fence before a tool's effect and mark the call as begun.
+
+        Raises `StaleFenceError`, with reason `run-interrupted` when an interrupt is requested.
+        """
+        ...
+
+    async def finish_call(self, fence: Fence, assistant_message_id: str, slot: int,
+                          result: ToolResultPart, now: Timestamp) -> Written:
+        """Accept a call's result, once: the first result stands. Fence as in `begin_call`."""
+        ...
+
+    async def load_run_context(self, conversation_id: str, run_id: str) -> RunContext | None:
+        """Load a run with its conversation's agent and the context its first input came with."""
+        ...
+
+    async def load_history(self, conversation_id: str, run_id: str, extra: Sequence[str]) -> tuple[HistoryMessage, ...]:
+        """Load what a run may see, in causal order: everything up to its own assistant message, compacted
+        messages left out, then the `extra` inputs (injected ones) in the order given."""
+        ...
+
+    async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: Timestamp) -> BlobRef:
+        """Keep content under an id derived from its digest. Refused on a purged conversation."""
+        ...
+
+    async def get_blob(self, conversation_id: str, blob_id: str) -> bytes | None:
+        """Return a blob's content."""
+        ...
+
+    async def append_event(self, conversation_id: str, kind: str, payload: JsonObject, now: Timestamp,
+                           key: str | None = None) -> LedgerEvent:
+        """Append a ledger event that changes no record. With `key`, once: a repeat returns the first event."""
+        ...
+
+
+class StoreReads(Protocol):
+    """The reads. With `tenant`, a conversation of another tenant answers as an unknown one."""
+
+    async def load_snapshot(self, conversation_id: str, *, tenant: str | None = None) -> Snapshot: ...
+
+    async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None: ...
+
+    async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]: ...
+
+    async def list_messages(self, conversation_id: str, *, limit: int = 100, cursor: str | None = None,
+                            include_compacted: bool = False, tenant: str | None = None) -> MessagePage: ...
+
+    async def list_runs(self, conversation_id: str, *, limit: int = 100, cursor: str | None = None,
+                        tenant: str | None = None) -> tuple[tuple[Run, ...], str | None]: ...
+
+    async def list_conversations(self, *, limit: int = 100, cursor: str | None = None,
+                                 tenant: str | None = None) -> ConversationPage: ...
+
+    async def scan_recoverable(self, *, limit: int = 100, cursor: str | None = None) -> RecoverablePage: ...
+
+    async def read_events(self, conversation_id: str, *, from_seq: int | None = None, to_seq: int | None = None,
+                          limit: int = 1000, tenant: str | None = None) -> LedgerPage: ...
+
+    async def events_since(self, conversation_id: str, seq: int, *, limit: int = 200,
+                           tenant: str | None = None) -> tuple[tuple[DurableEvent, ...], int]:
+        """Return the durable delivery events of the ledger after `seq`, in order, and the last seq read.
+
+        A checkpoint that a later one replaced is left out: only the draft as it stands is told.
+        """
+        ...
+
+
+class Store(LaneStore, StoreReads, Protocol):
+    """A whole store."""
+
+    async def close(self) -> None: ...
+
+
