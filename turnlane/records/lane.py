@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from turnlane.records.admissions import Input, Terminal
+from turnlane.records.admissions import Admission, Input, Terminal
 from turnlane.records.base import Name, Payload, RecordId, derived_id
 from turnlane.records.runs import RunState
 
@@ -179,7 +179,7 @@ class LaneStart(Payload):
     progress: RunProgress | None = None
     facts: AgentFacts | None = None
     inbox: tuple[Input, ...] = ()
-    refused: int = 0
+    reopened: int = 0
 
 
 class LaneReport(Payload):
@@ -243,3 +243,15 @@ class ControlReply(Payload):
     head_version: int
     run_revision: int | None = None
 
+
+class RunStanding(Payload):
+    """How a run stands in the store: terminal, still active, or unknown (both absent)."""
+
+    terminal: Terminal | None = None
+    state: RunState | None = None
+
+
+class AdmissionQuery(Payload):
+    """What became of a key: its admission, or nothing yet."""
+
+    admission: Admission | None = None

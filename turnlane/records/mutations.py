@@ -11,7 +11,7 @@ from turnlane.records.admissions import BlobRef, Receipt
 from turnlane.records.base import JsonObject, Name, Payload, RecordId, Timestamp, canonical_json, digest
 from turnlane.records.lane import AbortReason, AgentFacts, LaneHead, LaneRun, LaneSettings, RunProgress
 from turnlane.records.messages import ControlReason, Message
-from turnlane.records.runs import Failure, QueuePriority, RunState, TerminalReason
+from turnlane.records.runs import Failure, QueuePriority, TerminalReason
 
 
 class NewRun(Payload):
@@ -245,12 +245,7 @@ class QueueRuns(Payload):
 
 
 class RunLookup(Payload):
+    """Ask how a run stands that the head has let go."""
+
     conversation_id: RecordId
     run_id: RecordId
-
-
-class StoredState(Payload):
-    """A run's control facts as stored, for answering about runs the head has let go."""
-
-    found: bool
-    state: RunState | None = None

@@ -1,0 +1,92 @@
+"""Choosing how a run ends: pure, from what its last step said and what was asked of it meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnlane.records.lane import AbortReason, LaneRun, RetryFacts
+from turnlane.records.messages import ControlReason
+from turnlane.records.runs import Failure, FailureClass, TerminalReason
+from turnlane.records.steps import FinishReason, StepEnd, StepOutcome
+
+MAX_STEPS = "max-steps"
+
+_ABORTS = {
+    AbortReason.INTERRUPT: TerminalReason.INTERRUPTED,
+    AbortReason.SUPERSEDE: TerminalReason.SUPERSEDED,
+    AbortReason.SHUTDOWN: TerminalReason.SHUTDOWN,
+}
+
+_FAILURES = {
+    FailureClass.CONTEXT_OVERFLOW: TerminalReason.CONTEXT_OVERFLOW,
+    FailureClass.STORAGE: TerminalReason.STORAGE_CONFLICT,
+    FailureClass.APPLICATION: TerminalReason.RUNTIME_FAILURE,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd:
+    """How a run ends: the reason, and what is recorded with it."""
+
+    reason: TerminalReason
+    policy_name: str | None = None
+    control: ControlReason | None = None
+    failure: Failure | None = None
+
+
+def abort_end(run: LaneRun) -> RunEnd:
+    """The end of a run that was asked to stop. Outranks whatever its step achieved meanwhile."""
+    reason = _ABORTS[run.abort or AbortReason.INTERRUPT]
+    return RunEnd(reason=reason, control=ControlReason.RUN_INTERRUPTED)
+
+
+def policy_end(name: str) -> RunEnd:
+    """The end of a run that a stop policy ended at a boundary."""
+    return RunEnd(reason=TerminalReason.POLICY_STOP, policy_name=name)
+
+
+def step_end(outcome: StepOutcome) -> RunEnd:
+    """The end that follows from the last step of a run that nobody stopped."""
+    if outcome.end is StepEnd.TIMED_OUT:
+        return RunEnd(reason=TerminalReason.TIMEOUT, failure=outcome.failure)
+    if outcome.end is StepEnd.FAILED:
+        return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
+    if outcome.end is StepEnd.STALE:
+        return RunEnd(reason=TerminalReason.STORAGE_CONFLICT, control=ControlReason.STALE_RUN)
+    if outcome.end is StepEnd.ABORTED:
+        return RunEnd(reason=TerminalReason.INTERRUPTED, control=ControlReason.RUN_INTERRUPTED)
+    if outcome.finish is FinishReason.STOP:
+        return RunEnd(reason=TerminalReason.SUCCESS)
+    if outcome.finish is FinishReason.ERROR:
+        return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
+    return RunEnd(reason=TerminalReason.PROVIDER_STOP)
+
+
+def failure_end(failure: Failure) -> RunEnd:
+    """The end of a run that failed: whose fault it was decides the reason."""
+    reason = _FAILURES.get(failure.failure_class, TerminalReason.PROVIDER_FAILURE)
+    return RunEnd(reason=reason, failure=failure)
+
+
+def runs_its_calls(outcome: StepOutcome) -> bool:
+    """Whether the tool calls of a step are executed: an answer that was cut off runs none of them."""
+    return (
+        outcome.end is StepEnd.FINISHED
+        and bool(outcome.calls)
+        and outcome.finish in (FinishReason.STOP, FinishReason.TOOL_CALLS)
+    )
+
+
+def retry_delay(facts: RetryFacts, failure: Failure | None, tries: int, jitter: float) -> float | None:
+    """Seconds to wait before the next try of a failed step, or None to give up.
+
+    `tries` is how many were made, `jitter` a random number in [0, 1). A provider's own Retry-After is
+    honoured in full; one longer than the longest wait we make ends the run, which names it.
+    """
+    if failure is None or not failure.retryable or tries >= facts.max_tries:
+        return None
+    wait = min(facts.initial_seconds * facts.backoff ** (tries - 1), facts.max_seconds)
+    asked = failure.retry_after_seconds or 0.0
+    if asked > facts.max_seconds:
+        return None
+    return max(asked, wait * (0.5 + 0.5 * jitter))
