@@ -1,0 +1,67 @@
+"""The prompt check: what every provider demands of a conversation, stated once and testable on any prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from turnlane.records.messages import TextPart, ToolCallPart, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
+
+_MAY_FOLLOW = {
+    Speaker.USER: {Speaker.USER, Speaker.ASSISTANT},
+    Speaker.ASSISTANT: {Speaker.USER, Speaker.TOOL},
+    Speaker.TOOL: {Speaker.USER, Speaker.ASSISTANT},
+}
+"""Who may speak after whom. Users may speak twice: adapters merge them where a provider wants that."""
+
+
+def check_prompt(prompt: Prompt) -> list[str]:
+    """Return what is wrong with a prompt, as sentences without content; an empty list means nothing."""
+    messages = prompt.messages
+    faults = [] if not messages or messages[0].speaker is Speaker.USER else ["the first message is not a user's"]
+    for place, message in enumerate(messages):
+        faults.extend(f"message {place}: {fault}" for fault in _message_faults(message))
+    for place, (one, two) in enumerate(pairwise(messages)):
+        if two.speaker not in _MAY_FOLLOW[one.speaker]:
+            faults.append(f"message {place + 1}: {two.speaker} speaks after {one.speaker}")
+    faults.extend(_pairing_faults(messages))
+    faults.extend("a blank system text" for text in prompt.system if not text.strip())
+    return faults
+
+
+def _message_faults(message: PromptMessage) -> Iterator[str]:
+    if not message.parts:
+        yield "no parts"
+    if any(isinstance(part, TextPart) and not part.text.strip() for part in message.parts):
+        yield "blank text"
+    if any(isinstance(part, ToolCallPart) for part in message.parts) and message.speaker is not Speaker.ASSISTANT:
+        yield "a call outside an assistant message"
+    if any(isinstance(part, ToolResultPart) is not (message.speaker is Speaker.TOOL) for part in message.parts):
+        yield "results stand in tool messages, and nothing else does"
+    if any(isinstance(one, ToolCallPart) and isinstance(two, TextPart) for one, two in pairwise(message.parts)):
+        yield "text behind a call"
+
+
+def _pairing_faults(messages: Sequence[PromptMessage]) -> Iterator[str]:
+    seen: set[str] = set()
+    owed: list[str] = []
+    for place, message in enumerate(messages):
+        if owed and message.speaker is not Speaker.TOOL:
+            yield f"message {place}: calls before it are not answered"
+            owed = []
+        if message.speaker is Speaker.TOOL:
+            if _ids(message.parts, ToolResultPart) != owed:
+                yield f"message {place}: results do not match the calls before it"
+            owed = []
+        else:
+            owed = _ids(message.parts, ToolCallPart)
+            if len({*owed}) != len(owed) or seen.intersection(owed):
+                yield f"message {place}: a call id is used twice"
+            seen.update(owed)
+    if owed:
+        yield "the last calls are not answered"
+
+
+def _ids(parts: Sequence[PromptPart], kind: type[ToolCallPart] | type[ToolResultPart]) -> list[str]:
+    return [part.call_id for part in parts if isinstance(part, kind)]

@@ -1,0 +1,1 @@
+"""Adapters to model providers. The SDKs are known in this room only."""
