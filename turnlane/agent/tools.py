@@ -1,0 +1,302 @@
+"""Tools: a typed function as something a model may call, and what comes of one call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast, overload
+
+from pydantic import ValidationError
+
+from turnlane.agent.tool_context import Cancellation, ToolCancelled, ToolContext
+from turnlane.agent.tool_output import BytesOutputError, bounded_output, json_output
+from turnlane.agent.tool_signature import ToolSignature, field_errors, signature_of
+from turnlane.records.base import Json, JsonObject, canonical_json, clean_json
+from turnlane.records.messages import ToolOutcome
+from turnlane.records.prompt import ToolSpec
+
+__all__ = [
+    "RESERVED_TOOL_NAMES",
+    "Cancellation",
+    "Tool",
+    "ToolCancelled",
+    "ToolContext",
+    "ToolError",
+    "ToolReply",
+    "bounded_output",
+    "tool",
+]
+
+logger = logging.getLogger(__name__)
+
+RESERVED_TOOL_NAMES = frozenset(
+    {
+        "commit",
+        "prepare_admissions",
+        "open_lane",
+        "load_queue",
+        "find_run",
+        "provider_step",
+        "settle_calls",
+        "compact",
+    }
+)
+"""Activities of turnlane. A tool is an activity under its own name, so it cannot have one of these."""
+
+DEFAULT_SECONDS = 300.0
+READ_ONLY_ATTEMPTS = 3
+THREAD_GRACE_SECONDS = 2.0
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+
+
+class ToolError(Exception):
+    """Raised by a tool to tell the model what went wrong. All of it is shown to the model and stored.
+
+    `retryable` tells the model whether the same call may help, `hint` what to do instead; `details` are
+    JSON facts beside the message. Raises ValueError for a code that is not a plain word.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        details: JsonObject | None = None,
+        hint: str | None = None,
+    ) -> None:
+        if not _ERROR_CODE.fullmatch(code):
+            raise ValueError("an error code is 1 to 128 letters, digits, '_', '.' and '-', a letter first")
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retryable = retryable
+        self.details = details
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class ToolReply:
+    """What came of one call: what the model is shown, and the code if it was not a success."""
+
+    outcome: ToolOutcome
+    output: Json
+    code: str | None = None
+
+
+ErrorHook = Callable[[BaseException], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A function a model may call. Made by `tool`; the function itself is `function`."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    function: Callable[..., Any]
+    signature: ToolSignature = field(repr=False)
+    read_only: bool = False
+    retries: int | None = None
+    timeout: float = DEFAULT_SECONDS
+
+    def __post_init__(self) -> None:
+        if not _TOOL_NAME.fullmatch(self.name):
+            raise ValueError(f"a tool's name is 1 to 64 letters, digits, '_' and '-', not {self.name!r}")
+        if self.retries is not None and self.retries < 1:
+            raise ValueError(f"retries of tool {self.name!r} counts all tries, so it is at least 1")
+        if not 0 < self.timeout < float("inf"):
+            raise ValueError(f"timeout of tool {self.name!r} is a positive number of seconds")
+
+    @property
+    def max_attempts(self) -> int:
+        """How often a call may be tried when its worker is lost: once, unless that is known to be safe."""
+        if self.retries is not None:
+            return self.retries
+        return READ_ONLY_ATTEMPTS if self.read_only else 1
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as a model sees it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    async def invoke(self, ctx: ToolContext, arguments: Json, *, on_error: ErrorHook | None = None) -> ToolReply:
+        """Run the tool once and return what the model is to see; what the tool raises becomes an error reply.
+
+        A synchronous function runs in a thread. `on_error` gets the cause of an INTERNAL_ERROR or
+        INVALID_OUTPUT, which is kept off the reply and out of the log. Cancelling the task that awaits
+        this raises the flag of `ctx` and is not swallowed. `timeout` is the caller's to enforce.
+        """
+        if not isinstance(arguments, dict):
+            return _misfit("the arguments of a tool call are a JSON object", [])
+        try:
+            text = canonical_json(clean_json(arguments))
+        except (TypeError, ValueError, RecursionError):
+            return _misfit("the arguments are not JSON", [])
+        try:
+            bound = self.signature.bind(ctx, text)
+        except ValidationError as error:
+            return _misfit("the arguments do not fit the tool's parameters", field_errors(error))
+        except Exception as error:
+            return self._internal(error, on_error)
+        return await self._run(ctx, bound, on_error)
+
+    async def _run(self, ctx: ToolContext, bound: dict[str, Any], on_error: ErrorHook | None) -> ToolReply:
+        try:
+            result = await _call(self.function, bound, ctx.cancelled)
+        except ToolError as error:
+            return _told(error)
+        except ToolCancelled:
+            return _failed("CANCELLED", "the run was asked to stop", outcome=ToolOutcome.INTERRUPTED)
+        except asyncio.CancelledError as error:
+            if _being_cancelled():
+                ctx.cancelled.set()
+                raise
+            return self._internal(error, on_error)
+        except (Exception, SystemExit) as error:
+            return self._internal(error, on_error)
+        return self._reply(result, on_error)
+
+    def _reply(self, result: Any, on_error: ErrorHook | None) -> ToolReply:
+        try:
+            return ToolReply(ToolOutcome.SUCCESS, {"status": "ok"} if result is None else json_output(result))
+        except BytesOutputError as error:
+            self._report(error, on_error)
+            hint = "Return text, or base64 text, or store the bytes and return a reference."
+            return _failed("INVALID_OUTPUT", "the tool returned bytes, which are not JSON", hint=hint)
+        except Exception as error:
+            self._report(error, on_error)
+            return _failed("INVALID_OUTPUT", "the tool returned something that is not JSON")
+
+    def _internal(self, error: BaseException, on_error: ErrorHook | None) -> ToolReply:
+        self._report(error, on_error)
+        return _failed("INTERNAL_ERROR", "Tool execution failed")
+
+    def _report(self, error: BaseException, on_error: ErrorHook | None) -> None:
+        logger.warning("tool %s failed with %s", self.name, type(error).__qualname__)
+        if on_error is not None:
+            on_error(error)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _call(function: Callable[..., Any], bound: dict[str, Any], cancelled: Cancellation) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(**bound)
+    result = await _in_thread(function, bound, cancelled)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _in_thread(function: Callable[..., Any], bound: dict[str, Any], cancelled: Cancellation) -> Any:
+    """Run in a thread. When cancelled, raise the flag and give the thread a moment to see it and end."""
+    work = asyncio.ensure_future(asyncio.to_thread(_guarded, function, bound))
+    work.add_done_callback(_seen)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait({work}, timeout=THREAD_GRACE_SECONDS)
+        raise
+
+
+def _guarded(function: Callable[..., Any], bound: dict[str, Any]) -> Any:
+    try:
+        return function(**bound)
+    except (StopIteration, SystemExit) as error:
+        # A future refuses StopIteration, and whoever awaits it would wait for ever (Python 3.11);
+        # SystemExit out of a task ends the loop: a library that parses a command line would end the worker.
+        raise RuntimeError(f"a tool raised {type(error).__name__}") from error
+
+
+def _seen(work: asyncio.Future[Any]) -> None:
+    """Look at the exception of a thread nobody awaits any more, so that asyncio does not log its text."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _failed(
+    code: str,
+    message: str,
+    details: dict[str, Any] | None = None,
+    *,
+    outcome: ToolOutcome = ToolOutcome.ERROR,
+    retryable: bool = False,
+    hint: str | None = None,
+) -> ToolReply:
+    told = {"message": message} | {key: value for key, value in (details or {}).items() if key != "message"}
+    envelope: dict[str, Any] = {"error": code, "retryable": retryable, "details": told}
+    if hint is not None:
+        envelope["_hint"] = hint
+    return ToolReply(outcome, clean_json(envelope), code)
+
+
+def _misfit(message: str, fields: list[dict[str, str]]) -> ToolReply:
+    return _failed("VALIDATION_ERROR", message, {"fields": fields})
+
+
+def _told(error: ToolError) -> ToolReply:
+    try:
+        details = cast(dict[str, Any], json_output(error.details or {}))
+    except Exception:
+        logger.warning("the details of tool error %s are not JSON and were left out", error.code)
+        details = {}
+    return _failed(error.code, error.message, details, retryable=error.retryable, hint=error.hint)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    read_only: bool = False,
+    retries: int | None = None,
+    timeout: float = DEFAULT_SECONDS,
+    description: str | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    read_only: bool = False,
+    retries: int | None = None,
+    timeout: float = DEFAULT_SECONDS,
+    description: str | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a typed function, synchronous or not. Use it as `@tool` or `@tool(...)`.
+
+    Parameters become a JSON schema; one annotated `ToolContext` is filled in. The description is the
+    docstring unless given. A tool is run once, since a call whose worker died may have had its effect;
+    `read_only` ones are tried up to three times, and `retries` states the number of tries outright.
+    `timeout` seconds is how long one try may take. Raises TypeError for a signature that cannot be called
+    by name, ValueError for a name or number that cannot work.
+    """
+
+    def decorate(decorated: Callable[..., Any]) -> Tool:
+        signature = signature_of(decorated)
+        return Tool(
+            name=name or decorated.__name__,
+            description=(inspect.getdoc(decorated) or "") if description is None else description,
+            parameters=signature.schema,
+            function=decorated,
+            signature=signature,
+            read_only=read_only,
+            retries=retries,
+            timeout=timeout,
+        )
+
+    return decorate if function is None else decorate(function)
