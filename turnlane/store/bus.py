@@ -70,7 +70,7 @@ class Watch(AsyncIterator[Event | Resync]):
 
     def post(self, item: Event | Resync) -> None:
         """Queue an item from any thread, in the order of the calls of that thread."""
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             self.offer(item)
             return
         # A loop that was closed under its watcher has nobody left to tell.
@@ -91,7 +91,8 @@ class Watch(AsyncIterator[Event | Resync]):
         return self._queue.popleft()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread, if any."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
