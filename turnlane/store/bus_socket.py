@@ -181,7 +181,7 @@ class SocketBus:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outbox: Outbox | None = None
         self._link: asyncio.Task[None] | None = None
-        self._is_linked = False
+        self._is_away = False
         self._closed = False
 
     def publish(self, event: Event) -> None:
@@ -219,7 +219,7 @@ class SocketBus:
             watch.end()
         if self._link is None or self._outbox is None:
             return
-        if self._is_linked:
+        if not self._is_away:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._outbox.flush()
@@ -277,15 +277,16 @@ class SocketBus:
             try:
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
             except OSError:
+                self._is_away = True
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, LAST_BACKOFF)
                 continue
-            backoff, self._is_linked = FIRST_BACKOFF, True
+            backoff, self._is_away = FIRST_BACKOFF, False
             try:
                 self._introduce(outbox, after_break=was_linked)
                 await self._converse(outbox, reader, writer)
             finally:
-                self._is_linked = False
+                self._is_away = True
                 await close_writer(writer)
             was_linked = True
 
