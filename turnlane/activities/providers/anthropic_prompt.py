@@ -1,0 +1,109 @@
+"""The prompt as Anthropic's Messages API wants it: alternating roles, results first, no blank text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from turnlane.activities.providers.wording import (
+    IMAGES,
+    PDF,
+    attachment_note,
+    call_arguments,
+    inline_data,
+    is_web_url,
+    replayable,
+    result_text,
+    wire_id,
+    wire_name,
+)
+from turnlane.agent.models import Model
+from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
+
+Block = dict[str, Any]
+
+DEFAULT_MAX_TOKENS = 8192
+_OPENING = "(the conversation so far)"
+
+
+def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
+    """Return the body of a Messages call; `model.extra` is laid over it by the adapter."""
+    body: dict[str, Any] = {
+        "model": model.name,
+        "max_tokens": model.max_output_tokens or DEFAULT_MAX_TOKENS,
+        "messages": _messages(prompt),
+    }
+    system = [{"type": "text", "text": text} for text in prompt.system if text.strip()]
+    if system:
+        body["system"] = system
+    if prompt.tools:
+        body["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+            for tool in prompt.tools
+        ]
+    return body
+
+
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for message in prompt.messages:
+        role = "assistant" if message.speaker is Speaker.ASSISTANT else "user"
+        blocks = list(_blocks(message))
+        if not blocks:
+            continue
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"].extend(blocks)
+        else:
+            messages.append({"role": role, "content": blocks})
+    if messages and messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
+    return messages
+
+
+def _blocks(message: PromptMessage) -> Iterator[Block]:
+    for part in message.parts:
+        block = _block(part)
+        if block is not None:
+            yield block
+
+
+def _block(part: PromptPart) -> Block | None:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text} if part.text.strip() else None
+    if isinstance(part, ToolCallPart):
+        return {
+            "type": "tool_use",
+            "id": wire_id(part.call_id),
+            "name": wire_name(part.tool_name),
+            "input": call_arguments(part),
+        }
+    if isinstance(part, ToolResultPart):
+        return _result(part)
+    return _reasoning(part) if isinstance(part, ReasoningPart) else _file(part)
+
+
+def _result(part: ToolResultPart) -> Block:
+    block: Block = {"type": "tool_result", "tool_use_id": wire_id(part.call_id), "content": result_text(part)}
+    if part.outcome is not ToolOutcome.SUCCESS:
+        block["is_error"] = True
+    return block
+
+
+def _reasoning(part: ReasoningPart) -> Block | None:
+    """The block as it came. Thinking that was cut before its signature is refused, so it is not sent."""
+    block = replayable(part, "anthropic")
+    if block is not None and block.get("type") == "thinking" and not block.get("signature"):
+        return None
+    return block
+
+
+def _file(part: FilePart) -> Block:
+    inline = inline_data(part)
+    media_type = inline[0] if inline is not None else part.media_type
+    kind = "image" if media_type in IMAGES else "document" if media_type == PDF else None
+    if kind is not None and inline is not None:
+        return {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": inline[1]}}
+    if kind is not None and is_web_url(part):
+        return {"type": kind, "source": {"type": "url", "url": part.reference}}
+    return {"type": "text", "text": attachment_note(part)}

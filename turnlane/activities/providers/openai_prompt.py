@@ -1,0 +1,179 @@
+"""The prompt as OpenAI's two APIs want it: Chat Completions messages, Responses items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from turnlane.activities.providers.wording import (
+    IMAGES,
+    PDF,
+    attachment_note,
+    call_arguments_text,
+    inline_data,
+    is_web_url,
+    replayable,
+    result_text,
+    wire_id,
+    wire_name,
+)
+from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
+
+Item = dict[str, Any]
+
+_REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
+"""What of a reasoning item may come back; its status, for one, is refused."""
+
+
+def chat_messages(prompt: Prompt) -> list[Item]:
+    """Return the messages of a Chat Completions call: system texts first, one tool message per result."""
+    messages: list[Item] = [{"role": "system", "content": text} for text in prompt.system if text.strip()]
+    for message in prompt.messages:
+        messages.extend(_chat(message))
+    return messages
+
+
+def _chat(message: PromptMessage) -> Iterator[Item]:
+    if message.speaker is Speaker.TOOL:
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                yield {"role": "tool", "tool_call_id": wire_id(part.call_id), "content": result_text(part)}
+    elif message.speaker is Speaker.USER:
+        yield from _chat_user(message)
+    else:
+        yield from _chat_assistant(message)
+
+
+def _chat_user(message: PromptMessage) -> Iterator[Item]:
+    content = [_chat_content(part) for part in message.parts if _is_said(part)]
+    if len(content) == 1 and content[0]["type"] == "text":
+        # Some compatible servers know plain strings only.
+        yield {"role": "user", "content": content[0]["text"]}
+    elif content:
+        yield {"role": "user", "content": content}
+
+
+def _chat_content(part: PromptPart) -> Item:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    assert isinstance(part, FilePart)
+    url = _image_url(part)
+    if url is not None:
+        return {"type": "image_url", "image_url": {"url": url}}
+    if _is_inline_pdf(part):
+        return {"type": "file", "file": {"filename": part.filename or "file.pdf", "file_data": part.reference}}
+    return {"type": "text", "text": attachment_note(part)}
+
+
+def _chat_assistant(message: PromptMessage) -> Iterator[Item]:
+    text = "\n".join(part.text for part in message.parts if isinstance(part, TextPart) and part.text.strip())
+    calls = [_chat_call(part) for part in message.parts if isinstance(part, ToolCallPart)]
+    if not text and not calls:
+        return
+    said: Item = {"role": "assistant", "content": text or None}
+    if calls:
+        said["tool_calls"] = calls
+    yield said
+
+
+def _chat_call(part: ToolCallPart) -> Item:
+    function = {"name": wire_name(part.tool_name), "arguments": call_arguments_text(part)}
+    return {"id": wire_id(part.call_id), "type": "function", "function": function}
+
+
+def chat_tools(prompt: Prompt) -> list[Item]:
+    """Return the tools on offer in Chat Completions format."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in prompt.tools
+    ]
+
+
+def responses_items(prompt: Prompt) -> list[Item]:
+    """Return the input items of a Responses call. Reasoning stays directly before what it led to."""
+    return [item for message in prompt.messages for item in _items(message)]
+
+
+def _items(message: PromptMessage) -> Iterator[Item]:
+    if message.speaker is Speaker.USER:
+        content = [_input_content(part) for part in message.parts if _is_said(part)]
+        if content:
+            yield {"type": "message", "role": "user", "content": content}
+        return
+    for part in message.parts:
+        item = _item(part)
+        if item is not None:
+            yield item
+
+
+def _item(part: PromptPart) -> Item | None:
+    if isinstance(part, TextPart):
+        content = [{"type": "output_text", "text": part.text, "annotations": []}]
+        return {"type": "message", "role": "assistant", "content": content} if part.text.strip() else None
+    if isinstance(part, ToolCallPart):
+        return {
+            "type": "function_call",
+            "call_id": wire_id(part.call_id),
+            "name": wire_name(part.tool_name),
+            "arguments": call_arguments_text(part),
+        }
+    if isinstance(part, ToolResultPart):
+        return {"type": "function_call_output", "call_id": wire_id(part.call_id), "output": result_text(part)}
+    return _reasoning(part) if isinstance(part, ReasoningPart) else None
+
+
+def _reasoning(part: ReasoningPart) -> Item | None:
+    """The item as it came. Nothing is stored at the provider, so one without its encrypted content is lost."""
+    item = replayable(part, "openai")
+    if item is None or item.get("type") != "reasoning":
+        return item
+    if not item.get("encrypted_content"):
+        return None
+    return {name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None}
+
+
+def _input_content(part: PromptPart) -> Item:
+    if isinstance(part, TextPart):
+        return {"type": "input_text", "text": part.text}
+    assert isinstance(part, FilePart)
+    url = _image_url(part)
+    if url is not None:
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    if _is_inline_pdf(part):
+        return {"type": "input_file", "filename": part.filename or "file.pdf", "file_data": part.reference}
+    if part.media_type == PDF and is_web_url(part):
+        return {"type": "input_file", "file_url": part.reference}
+    return {"type": "input_text", "text": attachment_note(part)}
+
+
+def responses_tools(prompt: Prompt) -> list[Item]:
+    """Return the tools on offer in Responses format. Not strict: strict mode takes a subset of JSON schema."""
+    return [
+        {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "strict": False,
+        }
+        for tool in prompt.tools
+    ]
+
+
+def _is_said(part: PromptPart) -> bool:
+    return isinstance(part, FilePart) or (isinstance(part, TextPart) and bool(part.text.strip()))
+
+
+def _image_url(part: FilePart) -> str | None:
+    inline = inline_data(part)
+    media_type = inline[0] if inline is not None else part.media_type
+    return part.reference if media_type in IMAGES and (inline is not None or is_web_url(part)) else None
+
+
+def _is_inline_pdf(part: FilePart) -> bool:
+    inline = inline_data(part)
+    return inline is not None and inline[0] == PDF

@@ -1,0 +1,74 @@
+"""Wording: how parts of a prompt are put where a provider's format is narrower than ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any, Final
+
+from turnlane.records.messages import FilePart, ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import PromptPart
+
+_UNSENDABLE: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_SENDABLE_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME_LENGTH: Final = 64
+_INLINE: Final = re.compile(r"data:(?P<media>[\w.+-]+/[\w.+-]+);base64,(?P<data>.+)", re.DOTALL)
+IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+PDF: Final = "application/pdf"
+EMPTY_OUTPUT: Final = "(no output)"
+
+
+def wire_id(call_id: str) -> str:
+    """The call id, or a stable stand-in for one that another provider made and this one would refuse."""
+    if _SENDABLE_ID.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:24]}"
+
+
+def wire_name(tool_name: str) -> str:
+    """The tool name with what no provider accepts replaced: a model may have made it up."""
+    return _UNSENDABLE.sub("_", tool_name)[:_NAME_LENGTH]
+
+
+def call_arguments(part: ToolCallPart) -> dict[str, Any]:
+    """The arguments as an object; what was not one when the model sent it is shown under a name."""
+    return part.input if isinstance(part.input, dict) else {"invalid_arguments": part.input}
+
+
+def call_arguments_text(part: ToolCallPart) -> str:
+    """The arguments as JSON text."""
+    return json.dumps(call_arguments(part), ensure_ascii=False)
+
+
+def result_text(part: ToolResultPart) -> str:
+    """A tool's output as text that is never blank."""
+    output = part.output
+    if output is None and part.outcome is not ToolOutcome.SUCCESS:
+        return part.outcome.value
+    if output is None:
+        return EMPTY_OUTPUT
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    return text if text.strip() else EMPTY_OUTPUT
+
+
+def replayable(part: PromptPart, provider: str) -> dict[str, Any] | None:
+    """What must go back to `provider` with this reasoning, as it came; None for anybody else's."""
+    envelope = getattr(part, "provider", None)
+    return dict(envelope.data) if envelope is not None and envelope.provider == provider else None
+
+
+def is_web_url(part: FilePart) -> bool:
+    """Whether a provider could fetch the file itself."""
+    return part.reference.startswith(("https://", "http://"))
+
+
+def inline_data(part: FilePart) -> tuple[str, str] | None:
+    """The media type and base64 text of a file whose reference is a data URL."""
+    match = _INLINE.fullmatch(part.reference)
+    return (match["media"], match["data"]) if match is not None else None
+
+
+def attachment_note(part: FilePart) -> str:
+    """Stands for a file that cannot be sent. It never tells the reference."""
+    return f"[attachment: {part.filename or part.media_type}]"
