@@ -53,10 +53,11 @@ class StateLock:
 
 def _living_pid(names: bytes) -> int | None:
     pids = [int(name) for name in names.split() if name.isdigit()]
-    return next((pid for pid in pids if _is_alive(pid)), None)
+    return next((pid for pid in pids if is_alive(pid)), None)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
