@@ -17,7 +17,7 @@ _ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
 
 def check_messages(asked: Asked) -> None:
     """Raise RequestRefused for a request that Anthropic, read strictly, answers with 400."""
-    require_key(asked.headers, "x-api-key")
+    require_key(asked.headers, "x-api-key", "authorization")
     require(asked.headers.get("anthropic-version"), "version_missing", "the header anthropic-version is missing")
     require_basics(asked.body)
     limit = asked.body.get("max_tokens")

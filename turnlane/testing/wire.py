@@ -87,10 +87,10 @@ def require(condition: object, code: str, message: str) -> None:
         raise RequestRefused(code, message)
 
 
-def require_key(headers: Mapping[str, str], name: str) -> None:
-    """Raise RequestRefused, as 401, when the header that carries the key is missing."""
-    if not headers.get(name, "").strip():
-        raise RequestRefused("authentication_error", f"the header {name} is missing", 401)
+def require_key(headers: Mapping[str, str], *names: str) -> None:
+    """Raise RequestRefused, as 401, when none of the headers that may carry the key is there."""
+    if not any(headers.get(name, "").strip() for name in names):
+        raise RequestRefused("authentication_error", f"the header {' or '.join(names)} is missing", 401)
 
 
 def require_basics(body: Mapping[str, Any]) -> None:
