@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnlane.records.admissions import BlobRef, Receipt
-from turnlane.records.base import JsonObject, Name, Payload, RecordId, Timestamp
+from turnlane.records.base import Json, JsonObject, Name, Payload, RecordId, Timestamp
 from turnlane.records.events import DurableEvent
 from turnlane.records.lane import LaneHead, LaneRun, RunProgress
 from turnlane.records.ledger import LedgerEvent, LedgerPage
@@ -84,7 +84,7 @@ class StepFinish(Payload):
 class CallStart(Payload):
     """A tool call as stored: its arguments, whether an earlier try began it, and its result if it has one."""
 
-    input: object
+    input: Json
     started_before: bool
     result: ToolResultPart | None = None
 
@@ -183,6 +183,10 @@ class LaneStore(Protocol):
         """Return the receipts that exist among `keys`."""
         ...
 
+    async def find_collisions(self, conversation_id: str, ids: Sequence[str]) -> frozenset[str]:
+        """Return those of `ids` that a message, a run or a reserved answer of the conversation has."""
+        ...
+
     async def is_purged(self, conversation_id: str) -> bool:
         """Whether the conversation left a tombstone."""
         ...
@@ -206,9 +210,18 @@ class LaneStore(Protocol):
         """
         ...
 
-    async def checkpoint(self, fence: Fence, assistant_message_id: str, parts: Sequence[Part],
-                         operation: Operation | None, now: Timestamp) -> Written:
-        """Replace the draft of this step. Raises `StaleFenceError` unless the run is running and this attempt current."""
+    async def checkpoint(
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        parts: Sequence[Part],
+        operation: Operation | None,
+        now: Timestamp,
+    ) -> Written:
+        """Replace the draft of this step.
+
+        Raises `StaleFenceError` unless the run is running and this attempt is the current one.
+        """
         ...
 
     async def finish_step(self, finish: StepFinish, now: Timestamp) -> Written:
@@ -225,8 +238,9 @@ class LaneStore(Protocol):
         """
         ...
 
-    async def finish_call(self, fence: Fence, assistant_message_id: str, slot: int,
-                          result: ToolResultPart, now: Timestamp) -> Written:
+    async def finish_call(
+        self, fence: Fence, assistant_message_id: str, slot: int, result: ToolResultPart, now: Timestamp
+    ) -> Written:
         """Accept a call's result, once: the first result stands. Fence as in `begin_call`."""
         ...
 
@@ -247,8 +261,9 @@ class LaneStore(Protocol):
         """Return a blob's content."""
         ...
 
-    async def append_event(self, conversation_id: str, kind: str, payload: JsonObject, now: Timestamp,
-                           key: str | None = None) -> LedgerEvent:
+    async def append_event(
+        self, conversation_id: str, kind: str, payload: JsonObject, now: Timestamp, key: str | None = None
+    ) -> LedgerEvent:
         """Append a ledger event that changes no record. With `key`, once: a repeat returns the first event."""
         ...
 
@@ -262,22 +277,39 @@ class StoreReads(Protocol):
 
     async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]: ...
 
-    async def list_messages(self, conversation_id: str, *, limit: int = 100, cursor: str | None = None,
-                            include_compacted: bool = False, tenant: str | None = None) -> MessagePage: ...
+    async def list_messages(
+        self,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        include_compacted: bool = False,
+        tenant: str | None = None,
+    ) -> MessagePage: ...
 
-    async def list_runs(self, conversation_id: str, *, limit: int = 100, cursor: str | None = None,
-                        tenant: str | None = None) -> tuple[tuple[Run, ...], str | None]: ...
+    async def list_runs(
+        self, conversation_id: str, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
+    ) -> tuple[tuple[Run, ...], str | None]: ...
 
-    async def list_conversations(self, *, limit: int = 100, cursor: str | None = None,
-                                 tenant: str | None = None) -> ConversationPage: ...
+    async def list_conversations(
+        self, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
+    ) -> ConversationPage: ...
 
     async def scan_recoverable(self, *, limit: int = 100, cursor: str | None = None) -> RecoverablePage: ...
 
-    async def read_events(self, conversation_id: str, *, from_seq: int | None = None, to_seq: int | None = None,
-                          limit: int = 1000, tenant: str | None = None) -> LedgerPage: ...
+    async def read_events(
+        self,
+        conversation_id: str,
+        *,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        limit: int = 1000,
+        tenant: str | None = None,
+    ) -> LedgerPage: ...
 
-    async def events_since(self, conversation_id: str, seq: int, *, limit: int = 200,
-                           tenant: str | None = None) -> tuple[tuple[DurableEvent, ...], int]:
+    async def events_since(
+        self, conversation_id: str, seq: int, *, limit: int = 200, tenant: str | None = None
+    ) -> tuple[tuple[DurableEvent, ...], int]:
         """Return the durable delivery events of the ledger after `seq`, in order, and the last seq read.
 
         A checkpoint that a later one replaced is left out: only the draft as it stands is told.
@@ -289,5 +321,3 @@ class Store(LaneStore, StoreReads, Protocol):
     """A whole store."""
 
     async def close(self) -> None: ...
-
-

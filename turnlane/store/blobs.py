@@ -1,0 +1,41 @@
+"""Blobs: content too large to travel, kept under an id that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, select, update
+
+from turnlane.records.admissions import BlobRef
+from turnlane.store.rows import columns_of
+from turnlane.store.tables import BLOB, BlobRow
+from turnlane.store.work import refuse_purged
+
+
+def put_blob(connection: Connection, conversation_id: str, data: bytes, media_type: str, now: datetime) -> BlobRef:
+    """Keep content. Put again, it is the same blob with one use more, deleted with the last."""
+    refuse_purged(connection, conversation_id)
+    digest = hashlib.sha256(data).hexdigest()[:32]
+    blob = BlobRef(id=f"blob-{digest}", digest=digest, size=len(data))
+    where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id == blob.id)
+    again = connection.execute(update(BLOB).where(*where).values(uses=BLOB.c.uses + 1))
+    if again.rowcount == 0:
+        row = BlobRow(
+            conversation_id=conversation_id,
+            id=blob.id,
+            digest=digest,
+            media_type=media_type,
+            size=blob.size,
+            data=data,
+            created_at=now,
+        )
+        connection.execute(insert(BLOB).values(columns_of(row)))
+    return blob
+
+
+def get_blob(connection: Connection, conversation_id: str, blob_id: str) -> bytes | None:
+    """Return a blob's content, if it is there."""
+    where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id == blob_id)
+    data: bytes | None = connection.execute(select(BLOB.c.data).where(*where)).scalar()
+    return data

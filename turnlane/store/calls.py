@@ -1,0 +1,95 @@
+"""Fenced writes of a tool call: begun before its effect, and finished once: the first result stands."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import JsonValue
+from sqlalchemy import Connection, select, update
+
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import StoreIntegrityError
+from turnlane.records.messages import MessageStatus, ToolCallPart, ToolResultPart
+from turnlane.records.mutations import MutationKind
+from turnlane.records.steps import Fence
+from turnlane.store.content import CALL
+from turnlane.store.describe import describe_parts
+from turnlane.store.fenced import (
+    ONLY_RUNNING,
+    Fenced,
+    advance,
+    check_attempt,
+    checkpoint_note,
+    touch_message,
+    unchanged,
+    written,
+)
+from turnlane.store.protocol import CallStart, Written
+from turnlane.store.rows import dump_parts, load_parts
+from turnlane.store.tables import SEGMENT
+
+
+def begin_call(connection: Connection, fence: Fence, assistant_id: str, slot: int, now: datetime) -> CallStart:
+    """Mark a call as begun, if it was not; its arguments and its result, if it has one. No version moves."""
+    check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    row = _call(connection, fence, assistant_id, slot)
+    if row.started_at is None and row.parts is None:
+        place = _place(fence, assistant_id, slot)
+        connection.execute(update(SEGMENT).where(*place).values(started_at=now))
+    return CallStart(
+        input=_arguments(connection, fence, assistant_id, row.call_id),
+        started_before=row.started_at is not None,
+        result=_result(row),
+    )
+
+
+def finish_call(
+    connection: Connection, fence: Fence, assistant_id: str, slot: int, result: ToolResultPart, now: datetime
+) -> Written:
+    """Accept a call's result unless it has one already."""
+    work, run = check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    row = _call(connection, fence, assistant_id, slot)
+    if row.parts is not None:
+        return unchanged(Fenced(work, run))
+    if row.call_id != result.call_id:
+        raise StoreIntegrityError("a result names another call than its slot", run_id=fence.run_id, slot=slot)
+    place = _place(fence, assistant_id, slot)
+    connection.execute(update(SEGMENT).where(*place).values(parts=dump_parts([result])))
+    touch_message(work, run, now)
+    described = describe_parts(assistant_id, MessageStatus.STREAMING, (result,))
+    effect: JsonObject = {"step": fence.step, "slot": slot, "call_id": result.call_id, "assistant": described}
+    advance(work, run, now, MutationKind.CHECKPOINT, (checkpoint_note(run),), effect)
+    return written(work, run, now)
+
+
+def _place(fence: Fence, assistant_id: str, slot: int) -> tuple[Any, ...]:
+    return (
+        SEGMENT.c.conversation_id == fence.conversation_id,
+        SEGMENT.c.message_id == assistant_id,
+        SEGMENT.c.step == fence.step,
+        SEGMENT.c.slot == slot,
+    )
+
+
+def _call(connection: Connection, fence: Fence, assistant_id: str, slot: int) -> Any:
+    place = _place(fence, assistant_id, slot)
+    row = connection.execute(select(SEGMENT).where(*place, SEGMENT.c.kind == CALL)).first()
+    if row is None:
+        raise StoreIntegrityError("the step has no such call", run_id=fence.run_id, step=fence.step, slot=slot)
+    return row
+
+
+def _arguments(connection: Connection, fence: Fence, assistant_id: str, call_id: str) -> JsonValue:
+    """Return what the model called the tool with, from the step's output."""
+    place = _place(fence, assistant_id, slot=0)
+    text = connection.execute(select(SEGMENT.c.parts).where(*place)).scalar()
+    for part in load_parts(text):
+        if isinstance(part, ToolCallPart) and part.call_id == call_id:
+            return part.input
+    raise StoreIntegrityError("a call is missing in its step's output", run_id=fence.run_id, call_id=call_id)
+
+
+def _result(row: Any) -> ToolResultPart | None:
+    parts = load_parts(row.parts)
+    return parts[0] if parts and isinstance(parts[0], ToolResultPart) else None

@@ -1,0 +1,237 @@
+"""Effects on runs: what each kind of mutation writes. The reducer decided; here it is checked and done.
+
+A run in a state that the reducer could not have meant is an integrity error: the transaction is rolled
+back, and the lane learns that its head and the store disagree.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from sqlalchemy import CompoundSelect, Select, delete, insert, select, union_all, update
+from sqlalchemy import literal_column as literal
+
+from turnlane.records.admissions import BlobRef
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import StoreIntegrityError
+from turnlane.records.messages import Message, MessageStatus, Part, Role
+from turnlane.records.mutations import AdmitInput, NewRun, RequestInterrupt, RequeueRun, StartRun
+from turnlane.records.runs import RunState
+from turnlane.store.content import CONTENT
+from turnlane.store.delivery import AdmissionNote, Note, RunStateNote
+from turnlane.store.describe import describe_effect
+from turnlane.store.order import STRIDE, block_of, move_block
+from turnlane.store.rows import (
+    PARTS,
+    columns_of,
+    dump_ids,
+    dump_object,
+    dump_parts,
+    load_ids,
+    run_record,
+)
+from turnlane.store.tables import ADMISSION, BLOB, MESSAGE, RUN, SEGMENT, AdmissionRow, MessageRow, RunRow, SegmentRow
+from turnlane.store.work import Work
+
+
+class Change(NamedTuple):
+    """What an effect did: the runs it touched, what watchers are told, what the ledger says."""
+
+    runs: tuple[RunRow, ...]
+    notes: tuple[Note, ...]
+    described: JsonObject
+
+
+def require(condition: bool, message: str, run: RunRow) -> None:
+    """Raise an integrity error that names the run unless the condition holds."""
+    if not condition:
+        raise StoreIntegrityError(message, run_id=run.id, state=run.state, revision=run.revision)
+
+
+def state_note(run: RunRow) -> RunStateNote:
+    return RunStateNote(run_id=run.id, state=RunState(run.state))
+
+
+def insert_message(work: Work, message: Message, position: int, place: int, run_id: str | None) -> None:
+    """Insert a message that is whole: an input, a summary or a seed."""
+    row = MessageRow(
+        conversation_id=work.conversation_id,
+        id=message.id,
+        run_id=run_id,
+        role=message.role,
+        status=message.status,
+        position=position,
+        place=place,
+        details=dump_object(message.metadata),
+        created_at=message.created_at,
+        updated_at=message.updated_at,
+    )
+    segment = SegmentRow(
+        conversation_id=work.conversation_id,
+        message_id=message.id,
+        step=0,
+        slot=0,
+        kind=CONTENT,
+        parts=dump_parts(message.parts),
+    )
+    work.connection.execute(insert(MESSAGE).values(columns_of(row)))
+    work.connection.execute(insert(SEGMENT).values(columns_of(segment)))
+
+
+def insert_draft(work: Work, run: RunRow, status: MessageStatus, at: datetime) -> None:
+    """Insert a run's assistant message, without content, at the next position."""
+    row = MessageRow(
+        conversation_id=work.conversation_id,
+        id=run.assistant_message_id,
+        run_id=run.id,
+        role=Role.ASSISTANT,
+        status=status,
+        position=work.take_position(),
+        created_at=at,
+        updated_at=at,
+    )
+    work.connection.execute(insert(MESSAGE).values(columns_of(row)))
+
+
+def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
+    """Append an input and its receipt; the run is new, or a queued one that the input joins."""
+    _bind_conversation(work, effect)
+    message = effect.message
+    if effect.blob is not None:
+        message = message.model_copy(update={"parts": _take_blob(work, effect.blob)})
+    run = _new_run(work, effect.run, message, at) if effect.run is not None else _joined_run(work, effect, at)
+    _refuse_reserved(work, message.id, run.assistant_message_id if effect.run is not None else None)
+    place = STRIDE * (len(load_ids(run.input_ids)) - 1)
+    insert_message(work, message, block_of(work, run), place, run.id)
+    _insert_receipt(work, effect)
+    notes = (AdmissionNote(run_id=run.id, message_id=message.id, run=run_record(run)), state_note(run))
+    return Change((run,), notes, describe_effect(effect, message))
+
+
+def _bind_conversation(work: Work, effect: AdmitInput) -> None:
+    head = work.head
+    if head.agent is None:
+        head.agent, head.tenant = effect.agent, effect.tenant
+    if (head.agent, head.tenant) != (effect.agent, effect.tenant):
+        raise StoreIntegrityError("the conversation has another agent or tenant", conversation_id=head.id)
+
+
+def _take_blob(work: Work, blob: BlobRef) -> tuple[Part, ...]:
+    """Return the parts that a blob holds, and let go of it: deleted with its last use."""
+    where = (BLOB.c.conversation_id == work.conversation_id, BLOB.c.id == blob.id)
+    row = work.connection.execute(select(BLOB.c.digest, BLOB.c.uses, BLOB.c.data).where(*where)).first()
+    if row is None or row.digest != blob.digest:
+        raise StoreIntegrityError("an admitted blob is missing or has another digest", blob_id=blob.id)
+    if row.uses > 1:
+        work.connection.execute(update(BLOB).where(*where).values(uses=row.uses - 1))
+    else:
+        work.connection.execute(delete(BLOB).where(*where))
+    try:
+        return PARTS.validate_json(row.data)
+    except ValidationError:
+        raise StoreIntegrityError("an admitted blob does not hold a list of parts", blob_id=blob.id) from None
+
+
+def _new_run(work: Work, new: NewRun, message: Message, at: datetime) -> RunRow:
+    run = RunRow(
+        conversation_id=work.conversation_id,
+        id=new.id,
+        assistant_message_id=new.assistant_message_id,
+        input_ids=dump_ids([message.id]),
+        state=RunState.QUEUED,
+        admission_order=new.admission_order,
+        queue_priority=new.queue_priority,
+        context=dump_object(new.context),
+        created_at=at,
+        updated_at=at,
+    )
+    require(new.assistant_message_id != message.id, "an input has the id of its answer", run)
+    work.add(run)
+    work.head.last_order = max(work.head.last_order, new.admission_order)
+    return run
+
+
+def _joined_run(work: Work, effect: AdmitInput, at: datetime) -> RunRow:
+    if effect.coalesce_into is None:
+        raise StoreIntegrityError("an admission names neither a new run nor one to join")
+    run = work.run(effect.coalesce_into)
+    require(run.state == RunState.QUEUED, "an input can join a queued run only", run)
+    run.input_ids = dump_ids([*load_ids(run.input_ids), effect.message.id])
+    work.touch(run, at)
+    return run
+
+
+def _refuse_reserved(work: Work, input_id: str, assistant_id: str | None) -> None:
+    """Refuse ids that cross: an input on a reserved answer's id, a reserved answer on a message's id."""
+    here = work.conversation_id
+    reserved: Select[Any] = select(literal("1")).where(
+        RUN.c.conversation_id == here, RUN.c.assistant_message_id == input_id
+    )
+    query: Select[Any] | CompoundSelect[Any] = reserved
+    if assistant_id is not None:
+        taken: Select[Any] = select(literal("1")).where(MESSAGE.c.conversation_id == here, MESSAGE.c.id == assistant_id)
+        query = union_all(reserved, taken)
+    if work.reserves(input_id) or work.connection.execute(query).first() is not None:
+        raise StoreIntegrityError("a proposed id is in use", message_id=input_id)
+
+
+def _insert_receipt(work: Work, effect: AdmitInput) -> None:
+    receipt = effect.receipt
+    row = AdmissionRow(
+        conversation_id=work.conversation_id,
+        idempotency_key=receipt.idempotency_key,
+        content_digest=receipt.content_digest,
+        input_message_id=receipt.input_message_id,
+        run_id=receipt.run_id,
+        assistant_message_id=receipt.assistant_message_id,
+        policy=receipt.policy,
+        version=work.head.version,
+    )
+    work.connection.execute(insert(ADMISSION).values(columns_of(row)))
+
+
+def start(work: Work, effect: StartRun, at: datetime) -> Change:
+    """Acquire a queued run. The first time gives it its place in the history and an empty draft."""
+    run = work.run(effect.run_id)
+    require(run.state == RunState.QUEUED, "only a queued run can be started", run)
+    require(effect.token > (run.fencing_token or 0), "a token must grow with each start", run)
+    if run.execution_sequence is None:
+        move_block(work, run)
+        insert_draft(work, run, MessageStatus.STREAMING, at)
+        run.execution_sequence = work.head.version
+    else:
+        _clear_draft(work, run, from_step=run.steps_done if effect.resumes else 0)
+    run.state = RunState.RUNNING
+    run.owner_id, run.fencing_token = effect.owner_id, effect.token
+    # A new token counts steps and attempts anew. An attempt left open stays so: its spend is unknown.
+    run.fence_step, run.fence_attempt, run.checkpoint_seq = -1, 0, None
+    run.steps_done = run.steps_done if effect.resumes else 0
+    work.touch(run, at)
+    return Change((run,), (state_note(run),), describe_effect(effect))
+
+
+def _clear_draft(work: Work, run: RunRow, from_step: int) -> None:
+    where = (
+        SEGMENT.c.conversation_id == work.conversation_id,
+        SEGMENT.c.message_id == run.assistant_message_id,
+        SEGMENT.c.step >= from_step,
+    )
+    work.connection.execute(delete(SEGMENT).where(*where))
+
+
+def request_interrupt(work: Work, effect: RequestInterrupt, at: datetime) -> Change:
+    run = work.run(effect.run_id)
+    require(run.state == RunState.RUNNING, "only a running run can be asked to stop", run)
+    run.state, run.abort_reason = RunState.INTERRUPT_REQUESTED, effect.reason
+    work.touch(run, at)
+    return Change((run,), (state_note(run),), describe_effect(effect))
+
+
+def requeue(work: Work, effect: RequeueRun, at: datetime) -> Change:
+    run = work.run(effect.run_id)
+    require(RunState(run.state).is_active, "an ended run cannot be queued again", run)
+    run.state, run.owner_id, run.abort_reason = RunState.QUEUED, None, None
+    work.touch(run, at)
+    return Change((run,), (state_note(run),), describe_effect(effect))

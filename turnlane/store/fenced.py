@@ -1,0 +1,234 @@
+"""Fenced writes of a step: they land only while the writer's fence is the one in force.
+
+A fence is (epoch, run, token, step, attempt). The epoch and the token must be the stored ones. A new
+attempt moves step and attempt forward, never back; whoever writes under an older one is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import StaleFenceError
+from turnlane.records.events import Metrics
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.messages import MessageStatus, Part
+from turnlane.records.mutations import MutationKind
+from turnlane.records.runs import Operation, RunState
+from turnlane.records.steps import Fence
+from turnlane.records.usage import Usage, add_usage, stated
+from turnlane.store.content import CALL, MODEL
+from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_events
+from turnlane.store.describe import describe_parts
+from turnlane.store.protocol import NewCall, StepFinish, StepStart, Written
+from turnlane.store.rows import columns_of, dump_parts, dump_usage, load_usage
+from turnlane.store.tables import MESSAGE, RUN, SEGMENT, RunRow, SegmentRow
+from turnlane.store.work import Work, find_conversation, refuse_purged
+
+ONLY_RUNNING = frozenset({RunState.RUNNING})
+ALSO_ASKED_TO_STOP = frozenset({RunState.RUNNING, RunState.INTERRUPT_REQUESTED})
+
+STALE_RUN = "stale-run"
+RUN_INTERRUPTED = "run-interrupted"
+
+
+class Fenced(NamedTuple):
+    """A write whose fence holds: its transaction's work and the run."""
+
+    work: Work
+    run: RunRow
+
+
+def stale(fence: Fence, reason: str = STALE_RUN) -> StaleFenceError:
+    """Return the error that says why a fence does not hold."""
+    return StaleFenceError(
+        "the fence is stale", reason=reason, run_id=fence.run_id, token=fence.token, step=fence.step,
+        attempt=fence.attempt,
+    )  # fmt: skip
+
+
+def check_run(connection: Connection, fence: Fence, assistant_id: str, states: frozenset[RunState]) -> Fenced:
+    """Check epoch, token, message and state of a fence; step and attempt are the caller's to check."""
+    head = find_conversation(connection, fence.conversation_id)
+    if head is None:
+        refuse_purged(connection, fence.conversation_id)
+        raise stale(fence)
+    where = (RUN.c.conversation_id == fence.conversation_id, RUN.c.id == fence.run_id)
+    row = connection.execute(select(RUN).where(*where)).mappings().first()
+    if row is None or head.epoch != fence.epoch:
+        raise stale(fence)
+    work = Work(connection, head)
+    run = work.keep(RunRow(**row))
+    if run.fencing_token != fence.token or run.assistant_message_id != assistant_id:
+        raise stale(fence)
+    if run.state not in states:
+        raise stale(fence, RUN_INTERRUPTED if run.state == RunState.INTERRUPT_REQUESTED else STALE_RUN)
+    return Fenced(work, run)
+
+
+def check_attempt(connection: Connection, fence: Fence, assistant_id: str, states: frozenset[RunState]) -> Fenced:
+    """Check the whole fence: besides `check_run`, the attempt must be the one that began last."""
+    fenced = check_run(connection, fence, assistant_id, states)
+    if (fenced.run.fence_step, fenced.run.fence_attempt) != (fence.step, fence.attempt):
+        raise stale(fence)
+    return fenced
+
+
+def begin_step(connection: Connection, start: StepStart, now: datetime) -> Written:
+    """Make this attempt the current one, before the provider is called. The same attempt again changes nothing."""
+    fence = start.fence
+    work, run = check_run(connection, fence, start.assistant_message_id, ONLY_RUNNING)
+    current = (run.fence_step, run.fence_attempt)
+    if (fence.step, fence.attempt) < current:
+        raise stale(fence)
+    if (fence.step, fence.attempt) == current:
+        return unchanged(fenced=Fenced(work, run))
+    if run.attempt_open:
+        run.usage = dump_usage(add_usage(load_usage(run.usage), Usage()))
+    _clear_step(work, run, fence.step)
+    run.fence_step, run.fence_attempt, run.attempt_open = fence.step, fence.attempt, True
+    run.steps_done = min(run.steps_done, fence.step)
+    run.last_operation = start.operation.model_dump_json()
+    note = OperationNote(run_id=run.id, operation=start.operation)
+    advance(work, run, now, MutationKind.OPERATION, (note,), {"operation": operation_json(start.operation)})
+    work.record(LedgerKind.PROVIDER_REQUEST, now, start.evidence)
+    return written(work, run, now)
+
+
+def _clear_step(work: Work, run: RunRow, step: int) -> None:
+    """Leave of this step, and of later ones, an empty model segment."""
+    if run.fence_step >= step or run.steps_done > step:
+        where = _step_segments(work, run)
+        work.connection.execute(delete(SEGMENT).where(*where, SEGMENT.c.step >= step))
+    row = SegmentRow(
+        conversation_id=work.conversation_id,
+        message_id=run.assistant_message_id,
+        step=step,
+        slot=0,
+        kind=MODEL,
+        parts="[]",
+    )
+    work.connection.execute(insert(SEGMENT).values(columns_of(row)))
+
+
+def checkpoint(
+    connection: Connection,
+    fence: Fence,
+    assistant_id: str,
+    parts: Sequence[Part],
+    operation: Operation | None,
+    now: datetime,
+) -> Written:
+    """Replace the draft of this step, and record the operation if one is given."""
+    work, run = check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    if not run.attempt_open:
+        raise stale(fence)
+    _write_draft(work, run, fence.step, tuple(parts), now)
+    notes: tuple[Note, ...] = ()
+    if operation is not None:
+        run.last_operation = operation.model_dump_json()
+        notes = (OperationNote(run_id=run.id, operation=operation),)
+    draft = describe_parts(assistant_id, MessageStatus.STREAMING, tuple(parts))
+    advance(
+        work,
+        run,
+        now,
+        MutationKind.CHECKPOINT,
+        (*notes, checkpoint_note(run)),
+        {"step": fence.step, "assistant": draft},
+    )
+    return written(work, run, now)
+
+
+def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Written:
+    """End this attempt: its output, its calls, what it spent, who answered. Repeated, it changes nothing."""
+    fence = finish.fence
+    work, run = check_attempt(connection, fence, finish.assistant_message_id, ALSO_ASKED_TO_STOP)
+    if not run.attempt_open:
+        return unchanged(fenced=Fenced(work, run))
+    parts = finish.parts if finish.keep_parts else ()
+    _write_draft(work, run, fence.step, parts, now)
+    if finish.keep_parts:
+        run.steps_done = fence.step + 1
+        _insert_calls(work, run, fence.step, finish.calls)
+    run.attempt_open = False
+    run.usage = dump_usage(add_usage(load_usage(run.usage), finish.usage or Usage()))
+    run.last_operation = finish.operation.model_dump_json()
+    notes = (OperationNote(run_id=run.id, operation=finish.operation), checkpoint_note(run))
+    draft = describe_parts(finish.assistant_message_id, MessageStatus.STREAMING, parts)
+    payload: JsonObject = {"step": fence.step, "assistant": draft, "operation": operation_json(finish.operation)}
+    advance(work, run, now, MutationKind.CHECKPOINT, notes, payload)
+    work.record(LedgerKind.PROVIDER_RESPONSE, now, finish.evidence)
+    return written(work, run, now)
+
+
+def _step_segments(work: Work, run: RunRow) -> tuple[ColumnElement[bool], ...]:
+    return (SEGMENT.c.conversation_id == work.conversation_id, SEGMENT.c.message_id == run.assistant_message_id)
+
+
+def _write_draft(work: Work, run: RunRow, step: int, parts: tuple[Part, ...], now: datetime) -> None:
+    where = (*_step_segments(work, run), SEGMENT.c.step == step, SEGMENT.c.slot == 0)
+    work.connection.execute(update(SEGMENT).where(*where).values(parts=dump_parts(parts)))
+    touch_message(work, run, now)
+
+
+def touch_message(work: Work, run: RunRow, now: datetime) -> None:
+    """Note on a run's message that its content changed."""
+    where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id == run.assistant_message_id)
+    work.connection.execute(update(MESSAGE).where(*where).values(updated_at=now))
+
+
+def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) -> None:
+    rows = [
+        SegmentRow(
+            conversation_id=work.conversation_id,
+            message_id=run.assistant_message_id,
+            step=step,
+            slot=call.slot,
+            kind=CALL,
+            call_id=call.call_id,
+            tool_name=call.tool_name,
+            parts=None if call.result is None else dump_parts([call.result]),
+        )
+        for call in calls
+    ]
+    if rows:
+        work.connection.execute(insert(SEGMENT), [columns_of(row) for row in rows])
+
+
+def operation_json(operation: Operation) -> JsonObject:
+    return operation.model_dump(mode="json", exclude_none=True)
+
+
+def checkpoint_note(run: RunRow) -> CheckpointNote:
+    """Return what watchers are told of the draft: with what the run has spent so far, stated in full."""
+    metrics = Metrics(partial=True, usage=stated(load_usage(run.usage)))
+    return CheckpointNote(run_id=run.id, message_id=run.assistant_message_id, metrics=metrics)
+
+
+def advance(
+    work: Work, run: RunRow, now: datetime, kind: MutationKind, notes: Sequence[Note], effect: JsonObject
+) -> None:
+    """Move version and revision by one and append the transition; a draft it tells of is the current one."""
+    work.advance()
+    work.touch(run, now)
+    payload: JsonObject = {"type": kind.value, "effect": {"run_id": run.id, **effect}}
+    entry = work.record(LedgerKind.TRANSITION, now, payload, notes=notes)
+    if any(isinstance(note, CheckpointNote) for note in notes):
+        run.checkpoint_seq = entry.seq
+
+
+def written(work: Work, run: RunRow, now: datetime) -> Written:
+    """Write everything back and say where it landed."""
+    work.flush(now)
+    events = make_events(work.connection, work.conversation_id, work.told)
+    return Written(version=work.head.version, revision=run.revision, events=events)
+
+
+def unchanged(fenced: Fenced) -> Written:
+    """Say where the run stands, for a repeat that has nothing left to write."""
+    return Written(version=fenced.work.head.version, revision=fenced.run.revision)

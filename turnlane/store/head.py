@@ -1,0 +1,173 @@
+"""The lane head as the store has it: what a lane that starts takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, select, update
+
+from turnlane.records.admissions import Policy
+from turnlane.records.lane import (
+    AbortReason,
+    HeadReceipt,
+    LaneHead,
+    LaneRun,
+    RunProgress,
+    ids_for_key,
+)
+from turnlane.records.limits import KIB
+from turnlane.records.runs import ACTIVE_STATES, LIVE_STATES, QueuePriority, RunState
+from turnlane.store.protocol import OpenedLane
+from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage
+from turnlane.store.tables import ADMISSION, CONVERSATION, RUN, ConversationRow, RunRow
+from turnlane.store.work import create_conversation, find_conversation, is_purged
+
+RUN_BYTES = 64 * KIB
+RECEIPT_BYTES = 48 * KIB
+RECEIPTS = 512
+
+
+def open_lane(
+    connection: Connection, conversation_id: str, owner: str, carried_epoch: int | None, now: datetime
+) -> OpenedLane:
+    """Take the next epoch for `owner`, or keep the carried one if it is still in force; load the head."""
+    row = find_conversation(connection, conversation_id)
+    if row is None and is_purged(connection, conversation_id):
+        return OpenedLane(epoch=carried_epoch, head=LaneHead(conversation_id=conversation_id, purged=True))
+    if carried_epoch is not None and (row is None or row.epoch != carried_epoch):
+        return OpenedLane(epoch=None, head=LaneHead(conversation_id=conversation_id))
+    row = row or create_conversation(connection, conversation_id, now)
+    if row.owner != owner:
+        row.owner = owner
+        row.epoch += 1 if carried_epoch is None else 0
+        changed = {"owner": row.owner, "epoch": row.epoch}
+        connection.execute(update(CONVERSATION).where(CONVERSATION.c.id == conversation_id).values(changed))
+    return _load(connection, row)
+
+
+def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
+    active = in_queue_order(fetch(connection, _active(row.id), RunRow))
+    runs, more = _within_budget(_lane_runs(connection, row.id, active))
+    receipts, complete = _recent_receipts(connection, row.id)
+    head = LaneHead(
+        conversation_id=row.id,
+        agent=row.agent,
+        tenant=row.tenant,
+        version=row.version,
+        seq=row.lane_seq,
+        order=row.last_order,
+        runs=runs,
+        receipts=receipts,
+        receipts_complete=complete,
+    )
+    live = next((run for run in active if run.state in LIVE_STATES), None)
+    return OpenedLane(epoch=row.epoch, head=head, progress=None if live is None else _progress(live), more=more)
+
+
+def load_queue(connection: Connection, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
+    """Return the waiting runs behind the head's: never started, not urgent, admitted after `after_order`."""
+    waiting = _active(conversation_id).where(
+        RUN.c.state == RunState.QUEUED,
+        RUN.c.execution_sequence.is_(None),
+        RUN.c.queue_priority.is_(None),
+        RUN.c.admission_order > after_order,
+    )
+    rows = fetch(connection, waiting.order_by(RUN.c.admission_order), RunRow)
+    return _within_budget(_lane_runs(connection, conversation_id, rows))
+
+
+def _active(conversation_id: str) -> Select[Any]:
+    return select(RUN).where(RUN.c.conversation_id == conversation_id, RUN.c.state.in_(ACTIVE_STATES))
+
+
+def _within_budget(runs: Sequence[LaneRun]) -> tuple[tuple[LaneRun, ...], bool]:
+    """Cut the ordinary runs at the budget, and say whether some remain.
+
+    Started and urgent runs are never cut, and one ordinary run is always kept: so what remains is
+    exactly what `load_queue` finds behind the last one's admission order.
+    """
+    kept: list[LaneRun] = []
+    size = 0
+    for run in runs:
+        size += len(run.model_dump_json())
+        is_ordinary = not (run.urgent or run.started)
+        if size > RUN_BYTES and is_ordinary and kept and not (kept[-1].urgent or kept[-1].started):
+            return tuple(kept), True
+        kept.append(run)
+    return tuple(kept), False
+
+
+def _lane_runs(connection: Connection, conversation_id: str, rows: Sequence[RunRow]) -> list[LaneRun]:
+    offered = _offered(connection, conversation_id) if any(row.state == RunState.QUEUED for row in rows) else {}
+    return [_lane_run(row, tuple(offered.get(row.id, ()))) for row in rows]
+
+
+def _lane_run(row: RunRow, offered: tuple[str, ...]) -> LaneRun:
+    return LaneRun(
+        id=row.id,
+        assistant_message_id=row.assistant_message_id,
+        input_ids=load_ids(row.input_ids),
+        order=row.admission_order,
+        state=RunState(row.state),
+        urgent=row.queue_priority == QueuePriority.INTERRUPT_NEXT,
+        started=row.execution_sequence is not None,
+        token=row.fencing_token or 0,
+        revision=row.revision,
+        offered=offered,
+        abort=None if row.abort_reason is None else AbortReason(row.abort_reason),
+    )
+
+
+def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str]]:
+    """Return, for each queued run, its inputs with the inject policy: until it starts, each is on offer."""
+    query = (
+        select(ADMISSION.c.run_id, ADMISSION.c.input_message_id)
+        .join(RUN, (RUN.c.conversation_id == ADMISSION.c.conversation_id) & (RUN.c.id == ADMISSION.c.run_id))
+        .where(
+            ADMISSION.c.conversation_id == conversation_id,
+            ADMISSION.c.policy == Policy.INJECT,
+            RUN.c.state == RunState.QUEUED,
+        )
+        .order_by(ADMISSION.c.version)
+    )
+    offered: dict[str, list[str]] = {}
+    for row in connection.execute(query):
+        offered.setdefault(row.run_id, []).append(row.input_message_id)
+    return offered
+
+
+def _progress(row: RunRow) -> RunProgress:
+    """Return where a live run goes on: behind its kept steps, with an attempt that nobody used."""
+    usage = load_usage(row.usage)
+    return RunProgress(
+        run_id=row.id,
+        step=row.steps_done,
+        attempt=row.fence_attempt + 1 if row.fence_step == row.steps_done else 1,
+        input_tokens=0 if usage is None else usage.input_tokens.value or 0,
+        output_tokens=0 if usage is None else usage.output_tokens.value or 0,
+    )
+
+
+def _recent_receipts(connection: Connection, conversation_id: str) -> tuple[tuple[HeadReceipt, ...], bool]:
+    """Return the last receipts, oldest first, and whether those are all there are."""
+    query = select(ADMISSION).where(ADMISSION.c.conversation_id == conversation_id)
+    rows = connection.execute(query.order_by(ADMISSION.c.version.desc()).limit(RECEIPTS + 1)).all()
+    kept: list[HeadReceipt] = []
+    size = 0
+    for row in rows[:RECEIPTS]:
+        receipt = _packed(conversation_id, row)
+        size += sum(len(field.encode()) for field in receipt if isinstance(field, str)) + 16
+        if size > RECEIPT_BYTES:
+            break
+        kept.append(receipt)
+    return tuple(reversed(kept)), len(kept) == len(rows)
+
+
+def _packed(conversation_id: str, row: Any) -> HeadReceipt:
+    """Pack a receipt: an id that follows from the key is left empty."""
+    derived = ids_for_key(conversation_id, row.idempotency_key)
+    named = (row.input_message_id, row.run_id, row.assistant_message_id)
+    short = ["" if name == usual else name for name, usual in zip(named, derived, strict=True)]
+    return HeadReceipt(row.idempotency_key, row.content_digest, row.policy, row.version, *short)

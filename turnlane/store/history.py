@@ -1,0 +1,105 @@
+"""What a run may see: the history up to its own answer, with the steps of every answer kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from sqlalchemy import Connection, and_, or_, select
+
+from turnlane.records.errors import RunNotFoundError
+from turnlane.records.messages import Role, ToolResultPart
+from turnlane.records.runs import TerminalReason
+from turnlane.store.content import CALL, CONTROL, Segment, StoredMessage, gather, load_messages, select_content
+from turnlane.store.protocol import HistoryMessage, HistoryStep, RunContext
+from turnlane.store.rows import load_ids, load_object, run_record
+from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
+
+
+def load_history(
+    connection: Connection, conversation_id: str, run_id: str, extra: Sequence[str]
+) -> tuple[HistoryMessage, ...]:
+    """Return the messages up to a run's own, then the `extra` inputs that joined it on the way."""
+    end = _own_position(connection, conversation_id, run_id)
+    query = (
+        select_content(RUN.c.terminal_reason)
+        .outerjoin(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.id == MESSAGE.c.run_id))
+        .where(
+            MESSAGE.c.conversation_id == conversation_id,
+            MESSAGE.c.position <= end,
+            MESSAGE.c.compacted.is_(False),
+            # What was asked of a run that was cancelled while it waited was taken back.
+            or_(
+                RUN.c.terminal_reason.is_(None),
+                RUN.c.terminal_reason != TerminalReason.CANCELLED,
+                MESSAGE.c.role == Role.ASSISTANT,
+            ),
+        )
+    )
+    rows = connection.execute(query).all()
+    reasons = {row.id: row.terminal_reason for row in rows}
+    seen = [_history_message(stored, reasons[stored.row.id]) for stored in gather(rows)]
+    return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in reasons]))
+
+
+def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:
+    query = (
+        select(MESSAGE.c.position)
+        .join(
+            RUN,
+            and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id),
+        )
+        .where(RUN.c.conversation_id == conversation_id, RUN.c.id == run_id)
+    )
+    position = connection.execute(query).scalar()
+    if position is None:
+        raise RunNotFoundError("the conversation has no such run, or it has not started", run_id=run_id)
+    return int(position)
+
+
+def _joined(connection: Connection, conversation_id: str, ids: Sequence[str]) -> Iterable[HistoryMessage]:
+    found = load_messages(connection, conversation_id, ids) if ids else {}
+    return [_history_message(found[name], None) for name in ids if name in found]
+
+
+def _history_message(stored: StoredMessage, reason: str | None) -> HistoryMessage:
+    return HistoryMessage(
+        message=stored.message,
+        steps=_steps(stored.segments) if stored.row.role == Role.ASSISTANT else (),
+        run_reason=None if reason is None else TerminalReason(reason),
+    )
+
+
+def _steps(segments: Sequence[Segment]) -> tuple[HistoryStep, ...]:
+    content = (segment for segment in segments if segment.kind != CONTROL)
+    return tuple(_step(step, tuple(pieces)) for step, pieces in groupby(content, key=lambda segment: segment.step))
+
+
+def _step(step: int, pieces: tuple[Segment, ...]) -> HistoryStep:
+    calls = [piece for piece in pieces if piece.kind == CALL]
+    return HistoryStep(
+        step=step,
+        parts=tuple(part for piece in pieces if piece.kind != CALL for part in piece.parts or ()),
+        results=tuple(part for call in calls for part in call.parts or () if isinstance(part, ToolResultPart)),
+        open_calls=tuple(call.call_id for call in calls if call.parts is None and call.call_id is not None),
+    )
+
+
+def load_run_context(connection: Connection, conversation_id: str, run_id: str) -> RunContext | None:
+    """Return a run, its conversation's agent, and what its first input came with."""
+    query = (
+        select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant)
+        .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
+        .where(RUN.c.conversation_id == conversation_id, RUN.c.id == run_id)
+    )
+    found = connection.execute(query).mappings().first()
+    if found is None:
+        return None
+    row = dict(found)
+    agent, tenant = row.pop("agent"), row.pop("tenant")
+    run = run_record(RunRow(**row))
+    first = and_(MESSAGE.c.conversation_id == conversation_id, MESSAGE.c.id == load_ids(row["input_ids"])[0])
+    metadata = connection.execute(select(MESSAGE.c.details).where(first)).scalar()
+    return RunContext(
+        run=run, agent=agent, tenant=tenant, context=load_object(row["context"]), metadata=load_object(metadata)
+    )

@@ -1,0 +1,105 @@
+"""The ledger read back, and events that change no record appended to it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import InvalidInputError, StoreIntegrityError
+from turnlane.records.events import DurableEvent
+from turnlane.records.ledger import LedgerEvent, LedgerPage
+from turnlane.store.delivery import CheckpointNote, Told, load_notes, make_events
+from turnlane.store.pages import check_limit
+from turnlane.store.reads import find_visible
+from turnlane.store.rows import load_object
+from turnlane.store.tables import LEDGER, RUN
+from turnlane.store.work import KNOWN_KINDS, Work, create_conversation, find_conversation
+
+
+def ledger_event(row: Any) -> LedgerEvent:
+    """Return the event that a row holds; one of a kind that this release must know, and does not, is refused."""
+    if row.kind not in KNOWN_KINDS and not row.ignorable:
+        raise StoreIntegrityError("the ledger has an event of an unknown kind", seq=row.seq, kind=row.kind)
+    return LedgerEvent(
+        event_id=row.event_id,
+        conversation_id=row.conversation_id,
+        seq=row.seq,
+        version=row.version,
+        kind=row.kind,
+        occurred_at=row.occurred_at,
+        payload=load_object(row.payload) or {},
+        ignorable=True if row.ignorable else None,
+    )
+
+
+def append_event(
+    connection: Connection, conversation_id: str, kind: str, payload: JsonObject, now: datetime, key: str | None
+) -> LedgerEvent:
+    """Append an event; with a key that this kind has seen, return the one that is there."""
+    head = find_conversation(connection, conversation_id) or create_conversation(connection, conversation_id, now)
+    if key is not None:
+        where = (LEDGER.c.conversation_id == conversation_id, LEDGER.c.kind == kind, LEDGER.c.once_key == key)
+        found = connection.execute(select(LEDGER).where(*where)).first()
+        if found is not None:
+            return ledger_event(found)
+    work = Work(connection, head)
+    entry = work.record(kind, now, payload)
+    entry.once_key = key
+    work.flush(head.updated_at)
+    return ledger_event(entry)
+
+
+def read_events(
+    connection: Connection,
+    conversation_id: str,
+    from_seq: int | None,
+    to_seq: int | None,
+    limit: int,
+    tenant: str | None,
+) -> LedgerPage:
+    """Return events in order, both bounds included; `next_seq` only if more match."""
+    _check_bounds(from_seq, to_seq)
+    query = select(LEDGER).where(LEDGER.c.conversation_id == conversation_id, LEDGER.c.seq >= (from_seq or 1))
+    if to_seq is not None:
+        query = query.where(LEDGER.c.seq <= to_seq)
+    query = query.order_by(LEDGER.c.seq).limit(check_limit(limit) + 1)
+    if tenant is not None and find_visible(connection, conversation_id, tenant) is None:
+        return LedgerPage(items=())
+    rows = connection.execute(query).all()
+    items = tuple(ledger_event(row) for row in rows[:limit])
+    return LedgerPage(items=items, next_seq=items[-1].seq + 1 if len(rows) > limit else None)
+
+
+def _check_bounds(from_seq: int | None, to_seq: int | None) -> None:
+    if any(bound is not None and bound < 1 for bound in (from_seq, to_seq)):
+        raise InvalidInputError("a ledger starts at 1", fields=["from_seq", "to_seq"])
+    if from_seq is not None and to_seq is not None and from_seq > to_seq:
+        raise InvalidInputError("from_seq is behind to_seq", fields=["from_seq", "to_seq"])
+
+
+def events_since(
+    connection: Connection, conversation_id: str, seq: int, limit: int, tenant: str | None
+) -> tuple[tuple[DurableEvent, ...], int]:
+    """Return what watchers were told after `seq`, and the last seq read; of drafts only the ones that stand."""
+    columns = (LEDGER.c.seq, LEDGER.c.version, LEDGER.c.occurred_at, LEDGER.c.notes)
+    query = select(*columns).where(LEDGER.c.conversation_id == conversation_id, LEDGER.c.seq > seq)
+    query = query.order_by(LEDGER.c.seq).limit(check_limit(limit))
+    if find_visible(connection, conversation_id, tenant) is None:
+        return (), seq
+    rows = connection.execute(query).all()
+    drafts = _standing_drafts(connection, conversation_id)
+    told = [
+        Told(note, row.version, row.occurred_at)
+        for row in rows
+        for note in load_notes(row.notes)
+        if not isinstance(note, CheckpointNote) or row.seq in drafts
+    ]
+    return make_events(connection, conversation_id, told), rows[-1].seq if rows else seq
+
+
+def _standing_drafts(connection: Connection, conversation_id: str) -> frozenset[int]:
+    where = (RUN.c.conversation_id == conversation_id, RUN.c.checkpoint_seq.is_not(None))
+    return frozenset(connection.execute(select(RUN.c.checkpoint_seq).where(*where)).scalars())

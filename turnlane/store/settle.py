@@ -1,0 +1,149 @@
+"""How a run's end is written: its answer's status, its open calls, and the successors that it answered."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import bindparam, insert, select, update
+
+from turnlane.records.base import JsonObject
+from turnlane.records.events import Metrics
+from turnlane.records.messages import ControlPart, MessageStatus, ToolOutcome, ToolResultPart
+from turnlane.records.mutations import Absorption, SettleRun
+from turnlane.records.runs import ENDINGS, LIVE_STATES, RunState, TerminalReason
+from turnlane.records.usage import Usage, add_usage, computed
+from turnlane.store.content import CALL, CONTROL, CONTROL_STEP
+from turnlane.store.delivery import Note, TerminalNote
+from turnlane.store.describe import describe_effect
+from turnlane.store.effects import Change, insert_draft, require, state_note
+from turnlane.store.order import move_block
+from turnlane.store.rows import columns_of, dump_ids, dump_parts, dump_usage, load_ids, load_usage
+from turnlane.store.tables import MESSAGE, SEGMENT, RunRow, SegmentRow
+from turnlane.store.work import Work
+
+
+def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
+    """End a run. Its successors' inputs, if it answered any, move in front of its answer."""
+    run = work.run(effect.run_id)
+    ending = ENDINGS[effect.reason]
+    require(ending.message_status is not None, "a run is absorbed through the one that absorbs it", run)
+    require(_may_end(run, ending.state), "the run cannot end this way", run)
+    require(not effect.absorbed or ending.state is RunState.COMPLETED, "only a completed run absorbs", run)
+    status = ending.message_status or MessageStatus.FAILED
+    absorbed = _end_message(work, run, effect, status, at)
+    _end_run(run, effect, ending.state)
+    work.touch(run, at)
+    return Change((run, *absorbed), _notes(run, effect, absorbed), describe_effect(effect))
+
+
+def _may_end(run: RunRow, state: RunState) -> bool:
+    """Whether a run may end in `state`: a live one in any, a queued one in any but completed."""
+    return run.state in LIVE_STATES or (run.state == RunState.QUEUED and state is not RunState.COMPLETED)
+
+
+def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStatus, at: datetime) -> tuple[RunRow, ...]:
+    if run.execution_sequence is None:
+        move_block(work, run)
+        insert_draft(work, run, status, at)
+        _add_control(work, run, effect)
+        return ()
+    _close_calls(work, run)
+    _add_control(work, run, effect)
+    absorbed = tuple(_absorb(work, run, entry, at) for entry in effect.absorbed)
+    values: dict[str, object] = {"status": status, "updated_at": at}
+    if absorbed:
+        values["position"] = work.take_position()
+    where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id == run.assistant_message_id)
+    work.connection.execute(update(MESSAGE).where(*where).values(values))
+    return absorbed
+
+
+def _end_run(run: RunRow, effect: SettleRun, state: RunState) -> None:
+    # An attempt whose end was never stored was spend all the same, and nobody knows how much.
+    unreported = Usage() if run.attempt_open else None
+    run.usage = dump_usage(computed(add_usage(load_usage(run.usage), unreported)))
+    run.attempt_open, run.checkpoint_seq = False, None
+    run.state, run.terminal_reason = state, effect.reason
+    run.terminal_policy_name = effect.policy_name
+    run.failure = None if effect.failure is None else effect.failure.model_dump_json()
+    own = load_ids(run.input_ids)
+    taken = [name for entry in effect.absorbed for name in entry.input_ids if name not in own]
+    run.input_ids = dump_ids([*own, *taken])
+
+
+def _absorb(work: Work, run: RunRow, entry: Absorption, at: datetime) -> RunRow:
+    """End a queued run whose inputs `run` answered: all of them move to it, in front of its answer."""
+    other = work.run(entry.run_id)
+    require(other.id != run.id and other.state == RunState.QUEUED, "only another, queued run is absorbed", other)
+    require(load_ids(other.input_ids) == entry.input_ids, "a run is absorbed with all of its inputs", other)
+    here = MESSAGE.c.conversation_id == work.conversation_id
+    move_block(work, other)
+    if other.execution_sequence is not None:
+        draft = update(MESSAGE).where(here, MESSAGE.c.id == other.assistant_message_id)
+        work.connection.execute(draft.values(status=MessageStatus.SUPERSEDED, updated_at=at))
+    owned = update(MESSAGE).where(here, MESSAGE.c.id.in_(entry.input_ids))
+    work.connection.execute(owned.values(run_id=run.id))
+    other.state, other.terminal_reason = RunState.SUPERSEDED, TerminalReason.ABSORBED
+    other.absorbed_into_run_id, other.checkpoint_seq = run.id, None
+    work.touch(other, at)
+    return other
+
+
+def _close_calls(work: Work, run: RunRow) -> None:
+    """Give every open call a result that says it was interrupted, and whether its effects are unknown."""
+    where = (
+        SEGMENT.c.conversation_id == work.conversation_id,
+        SEGMENT.c.message_id == run.assistant_message_id,
+        SEGMENT.c.kind == CALL,
+        SEGMENT.c.parts.is_(None),
+    )
+    columns = (SEGMENT.c.step, SEGMENT.c.slot, SEGMENT.c.call_id, SEGMENT.c.tool_name, SEGMENT.c.started_at)
+    closed = [
+        {
+            "at_step": row.step,
+            "at_slot": row.slot,
+            "result": dump_parts([interrupted_result(row.call_id, row.tool_name, row.started_at is not None)]),
+        }
+        for row in work.connection.execute(select(*columns).where(*where))
+    ]
+    if closed:
+        each = (*where, SEGMENT.c.step == bindparam("at_step"), SEGMENT.c.slot == bindparam("at_slot"))
+        work.connection.execute(update(SEGMENT).where(*each).values(parts=bindparam("result")), closed)
+
+
+def interrupted_result(call_id: str, tool_name: str, started: bool) -> ToolResultPart:
+    """Return the result of a call that its run's end cut off."""
+    unfinished = "The call was interrupted; its effects are unknown." if started else "The call was not started."
+    output: JsonObject = {"error": "INTERRUPTED", "retryable": False, "details": {"message": unfinished}}
+    return ToolResultPart(call_id=call_id, tool_name=tool_name, outcome=ToolOutcome.INTERRUPTED, output=output)
+
+
+def _add_control(work: Work, run: RunRow, effect: SettleRun) -> None:
+    if effect.control is None:
+        return
+    row = SegmentRow(
+        conversation_id=work.conversation_id,
+        message_id=run.assistant_message_id,
+        step=CONTROL_STEP,
+        slot=0,
+        kind=CONTROL,
+        parts=dump_parts([ControlPart(reason=effect.control)]),
+    )
+    work.connection.execute(insert(SEGMENT).values(columns_of(row)))
+
+
+def _notes(run: RunRow, effect: SettleRun, absorbed: tuple[RunRow, ...]) -> tuple[Note, ...]:
+    """Return what watchers are told: giving a run up has no terminal event, a cancel has both."""
+    if effect.reason is TerminalReason.ABANDONED:
+        return (state_note(run),)
+    own = (state_note(run),) if effect.reason is TerminalReason.CANCELLED else ()
+    usage = computed(load_usage(run.usage))
+    terminal = TerminalNote(
+        run_id=run.id,
+        message_id=run.assistant_message_id,
+        reason=effect.reason,
+        policy_name=effect.policy_name,
+        failure=effect.failure,
+        metrics=Metrics(partial=False, usage=usage),
+    )
+    return (*(state_note(other) for other in absorbed), *own, terminal)

@@ -1,0 +1,229 @@
+"""The store on SQL: the protocol's methods, each one transaction. `open_store` is the way in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from time import monotonic
+
+from sqlalchemy.engine import URL
+
+from turnlane.records.admissions import BlobRef
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import StoreUnavailableError
+from turnlane.records.events import DurableEvent
+from turnlane.records.lane import LaneRun
+from turnlane.records.ledger import LedgerEvent, LedgerPage
+from turnlane.records.messages import Part, ToolResultPart
+from turnlane.records.mutations import CommitBatch
+from turnlane.records.runs import Operation, Run, RunView, Snapshot
+from turnlane.records.steps import Fence
+from turnlane.store import blobs, calls, commit, fenced, head, history, ledger, lists, reads, work
+from turnlane.store.database import Database, connect
+from turnlane.store.migrate import is_current, migrate
+from turnlane.store.protocol import (
+    CallStart,
+    Committed,
+    ConversationPage,
+    HistoryMessage,
+    MessagePage,
+    OpenedLane,
+    RecoverablePage,
+    RunContext,
+    StepFinish,
+    StepStart,
+    StoredReceipt,
+    Written,
+)
+from turnlane.store.sqlite import sqlite_url
+
+Clock = Callable[[], datetime]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def open_store(url_or_path: str | URL, *, busy_seconds: float = 5.0, clock: Clock = _utc_now) -> SqlStore:
+    """Open a store, creating or migrating its schema; a plain path is a SQLite file, `:memory:` one in memory.
+
+    `busy_seconds` bounds the wait for another process's write; then the call raises
+    `StoreUnavailableError`. A schema that this release does not know raises `StoreSchemaError`.
+    """
+    database = connect(sqlite_url(url_or_path), busy_seconds)
+    try:
+        await _bring_up(database, busy_seconds)
+    except BaseException:
+        await database.close()
+        raise
+    return SqlStore(database, clock)
+
+
+async def _bring_up(database: Database, busy_seconds: float) -> None:
+    """Migrate unless the schema is current. Of many first openers one migrates and the others find it done."""
+    deadline = monotonic() + busy_seconds
+    while True:
+        try:
+            if not await database.read(is_current):
+                await database.write(migrate)
+            return
+        except StoreUnavailableError:
+            # Turning a fresh file to WAL needs it alone, and SQLite does not wait for that by itself.
+            if monotonic() >= deadline:
+                raise
+            await asyncio.sleep(0.02)
+
+
+class SqlStore:
+    """A `Store` on SQLite. Safe to share by all tasks of a process; other processes may open the same file."""
+
+    def __init__(self, database: Database, clock: Clock = _utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def close(self) -> None:
+        """Release the connections. Calls after this fail."""
+        await self._database.close()
+
+    # --- lanes ----------------------------------------------------------------------------------
+
+    async def open_lane(self, conversation_id: str, owner: str, carried_epoch: int | None) -> OpenedLane:
+        return await self._database.write(
+            lambda connection: head.open_lane(connection, conversation_id, owner, carried_epoch, self._clock())
+        )
+
+    async def load_queue(self, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
+        return await self._database.read(lambda connection: head.load_queue(connection, conversation_id, after_order))
+
+    async def find_receipts(self, conversation_id: str, keys: Sequence[str]) -> dict[str, StoredReceipt]:
+        return await self._database.read(lambda connection: reads.find_receipts(connection, conversation_id, keys))
+
+    async def find_collisions(self, conversation_id: str, ids: Sequence[str]) -> frozenset[str]:
+        return await self._database.read(lambda connection: reads.find_collisions(connection, conversation_id, ids))
+
+    async def is_purged(self, conversation_id: str) -> bool:
+        return await self._database.read(lambda connection: work.is_purged(connection, conversation_id))
+
+    async def commit(self, batch: CommitBatch, now: datetime) -> Committed:
+        return await self._database.write(lambda connection: commit.commit(connection, batch, now))
+
+    # --- fenced writes --------------------------------------------------------------------------
+
+    async def begin_step(self, start: StepStart, now: datetime) -> Written:
+        return await self._database.write(lambda connection: fenced.begin_step(connection, start, now))
+
+    async def checkpoint(
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        parts: Sequence[Part],
+        operation: Operation | None,
+        now: datetime,
+    ) -> Written:
+        return await self._database.write(
+            lambda connection: fenced.checkpoint(connection, fence, assistant_message_id, parts, operation, now)
+        )
+
+    async def finish_step(self, finish: StepFinish, now: datetime) -> Written:
+        return await self._database.write(lambda connection: fenced.finish_step(connection, finish, now))
+
+    async def begin_call(self, fence: Fence, assistant_message_id: str, slot: int, now: datetime) -> CallStart:
+        return await self._database.write(
+            lambda connection: calls.begin_call(connection, fence, assistant_message_id, slot, now)
+        )
+
+    async def finish_call(
+        self, fence: Fence, assistant_message_id: str, slot: int, result: ToolResultPart, now: datetime
+    ) -> Written:
+        return await self._database.write(
+            lambda connection: calls.finish_call(connection, fence, assistant_message_id, slot, result, now)
+        )
+
+    # --- what a step needs ----------------------------------------------------------------------
+
+    async def load_run_context(self, conversation_id: str, run_id: str) -> RunContext | None:
+        return await self._database.read(
+            lambda connection: history.load_run_context(connection, conversation_id, run_id)
+        )
+
+    async def load_history(self, conversation_id: str, run_id: str, extra: Sequence[str]) -> tuple[HistoryMessage, ...]:
+        return await self._database.read(
+            lambda connection: history.load_history(connection, conversation_id, run_id, extra)
+        )
+
+    async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: datetime) -> BlobRef:
+        return await self._database.write(
+            lambda connection: blobs.put_blob(connection, conversation_id, data, media_type, now)
+        )
+
+    async def get_blob(self, conversation_id: str, blob_id: str) -> bytes | None:
+        return await self._database.read(lambda connection: blobs.get_blob(connection, conversation_id, blob_id))
+
+    async def append_event(
+        self, conversation_id: str, kind: str, payload: JsonObject, now: datetime, key: str | None = None
+    ) -> LedgerEvent:
+        return await self._database.write(
+            lambda connection: ledger.append_event(connection, conversation_id, kind, payload, now, key)
+        )
+
+    # --- reads ----------------------------------------------------------------------------------
+
+    async def load_snapshot(self, conversation_id: str, *, tenant: str | None = None) -> Snapshot:
+        return await self._database.read(lambda connection: reads.load_snapshot(connection, conversation_id, tenant))
+
+    async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
+        return await self._database.read(lambda connection: reads.load_run(connection, conversation_id, run_id, tenant))
+
+    async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
+        return await self._database.read(lambda connection: reads.list_active_runs(connection, conversation_id, tenant))
+
+    async def list_messages(
+        self,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        include_compacted: bool = False,
+        tenant: str | None = None,
+    ) -> MessagePage:
+        return await self._database.read(
+            lambda connection: reads.list_messages(
+                connection, conversation_id, limit, cursor, include_compacted, tenant
+            )
+        )
+
+    async def list_runs(
+        self, conversation_id: str, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
+    ) -> tuple[tuple[Run, ...], str | None]:
+        return await self._database.read(
+            lambda connection: reads.list_runs(connection, conversation_id, limit, cursor, tenant)
+        )
+
+    async def list_conversations(
+        self, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
+    ) -> ConversationPage:
+        return await self._database.read(lambda connection: lists.list_conversations(connection, limit, cursor, tenant))
+
+    async def scan_recoverable(self, *, limit: int = 100, cursor: str | None = None) -> RecoverablePage:
+        return await self._database.read(lambda connection: lists.scan_recoverable(connection, limit, cursor))
+
+    async def read_events(
+        self,
+        conversation_id: str,
+        *,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        limit: int = 1000,
+        tenant: str | None = None,
+    ) -> LedgerPage:
+        return await self._database.read(
+            lambda connection: ledger.read_events(connection, conversation_id, from_seq, to_seq, limit, tenant)
+        )
+
+    async def events_since(
+        self, conversation_id: str, seq: int, *, limit: int = 200, tenant: str | None = None
+    ) -> tuple[tuple[DurableEvent, ...], int]:
+        return await self._database.read(
+            lambda connection: ledger.events_since(connection, conversation_id, seq, limit, tenant)
+        )

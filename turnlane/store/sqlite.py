@@ -1,0 +1,90 @@
+"""What is particular to SQLite: how a connection is set up, how a writer begins, which errors pass.
+
+Nothing outside this module may hold SQL that only SQLite understands.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import QueuePool, StaticPool
+
+WRITES = "turnlane_writes"
+"""The execution option that makes a transaction a writer's."""
+
+PASSING = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Primary result codes of conditions that a later call may not meet."""
+
+
+def sqlite_url(url_or_path: str | URL) -> URL:
+    """Return the URL of a store: a URL as it is, anything else as the path of a SQLite file."""
+    if isinstance(url_or_path, URL):
+        return url_or_path
+    if "://" in url_or_path:
+        return make_url(url_or_path)
+    return URL.create("sqlite", database=url_or_path)
+
+
+def is_memory(url: URL) -> bool:
+    """Whether the store lives and dies with one connection."""
+    return url.database in (None, "", ":memory:")
+
+
+def connect_options(url: URL, busy_seconds: float) -> dict[str, Any]:
+    """Return engine options: the driver's own transaction control off, and one connection if in memory."""
+    options: dict[str, Any] = {"connect_args": {"isolation_level": None, "timeout": busy_seconds}}
+    if is_memory(url):
+        options["poolclass"] = StaticPool
+    elif url.drivername == "sqlite":
+        options["poolclass"] = QueuePool
+    if url.drivername == "sqlite":
+        options["connect_args"]["check_same_thread"] = False
+    return options
+
+
+def prepare(engine: Engine, busy_seconds: float) -> None:
+    """Set up every connection of the engine, and let transactions begin as their kind needs."""
+
+    def set_up(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        # First of all: each pragma below may meet a lock of another process.
+        cursor.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    def begin(connection: Connection) -> None:
+        # A writer takes its slot at once: a reader that turns writer later could only fail. A reader
+        # begins deferred and never waits for a writer.
+        writes = connection.get_execution_options().get(WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", set_up)
+    event.listen(engine, "begin", begin)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a driver's error is of a kind that a later call may not meet: busy, locked, disk."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(code, int) and (code & 0xFF) in PASSING
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether a driver's error says that the file holds something else than the store's schema."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_NOTADB or str(error).startswith(("no such table", "no such column"))
