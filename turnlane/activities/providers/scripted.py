@@ -35,9 +35,10 @@ class ScriptedProvider:
 
         A script that raises, or stops for a reason that does not exist, fails the call as `application`.
         """
+        actions = _actions(request)
         performance = _Performance(request)
         yield ResponseStarted(response_id=performance.response_id, usage=performance.usage)
-        for action in _actions(request):
+        for action in actions:
             async for part in performance.play(action):
                 yield part
             if isinstance(action, Stop):
