@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from turnlane.agent.models import Model
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
 from turnlane.records.admissions import Input, Policy
-from turnlane.records.base import JsonObject, digest
+from turnlane.records.base import JsonObject
 from turnlane.records.lane import AgentFacts, RetryFacts
 from turnlane.records.limits import Limits
 
@@ -92,8 +92,3 @@ class Agent:
             queued_runs=self.limits.queued_runs,
             recent_receipts=self.limits.recent_receipts,
         )
-
-    @cached_property
-    def facts_digest(self) -> str:
-        """Changes when `facts` do."""
-        return digest(self.facts.model_dump(mode="json"))

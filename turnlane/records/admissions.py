@@ -146,5 +146,3 @@ class SubmitReply(Payload):
 
     admission: Admission
     terminal: Terminal | None = None
-
-

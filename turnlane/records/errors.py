@@ -5,12 +5,13 @@
     │   ├── InvalidInputError · InputTooLargeError · UnknownAgentError · AgentMismatchError
     │   ├── IdempotencyConflictError · RecordIdCollisionError
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
+    │   └── StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
     │   └── WorkersUnavailableError
     └── FinalError             making the call again cannot help
         ├── StoreSchemaError · StoreIntegrityError · StaleFenceError · StackError
-        └── RunFailedError
+        └── PolicyFailedError · RunFailedError
 
 Every class has a `code`, which travels (as the type of a Temporal failure, in a reply, on the CLI);
 `error_for` turns a code back into its class. Messages carry ids and codes, never content.
@@ -159,6 +160,18 @@ class StackError(FinalError):
     """The development stack cannot start; the message says what to do."""
 
     code = "STACK"
+
+
+class PolicyFailedError(FinalError):
+    """The agent's policy function raised, or named no policy. Nothing was admitted."""
+
+    code = "POLICY_FAILED"
+
+
+class StoreRequiredError(CallerError):
+    """The client was made without a store, and the call reads content."""
+
+    code = "STORE_REQUIRED"
 
 
 class RunFailedError(FinalError):

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from turnlane.records.admissions import Admission, Input, Terminal
-from turnlane.records.base import Name, Payload, RecordId, derived_id
+from turnlane.records.base import Name, Payload, RecordId, derived_id, digest
 from turnlane.records.runs import RunState
 
 
@@ -151,6 +151,11 @@ class AgentFacts(Payload):
     queued_runs: Annotated[int, Field(ge=1)] = 1000
     recent_receipts: Annotated[int, Field(ge=1)] = 512
     step_seconds: Annotated[float, Field(gt=0)] = 3600.0
+
+    @property
+    def digest(self) -> str:
+        """Changes when the facts do, so that a worker can tell whether a lane's copy is out of date."""
+        return digest(self.model_dump(mode="json"))
 
 
 class LaneSettings(Payload):

@@ -17,9 +17,7 @@ class Speaker(StrEnum):
     TOOL = "tool"
 
 
-PromptPart = Annotated[
-    TextPart | ReasoningPart | FilePart | ToolCallPart | ToolResultPart, Field(discriminator="type")
-]
+PromptPart = Annotated[TextPart | ReasoningPart | FilePart | ToolCallPart | ToolResultPart, Field(discriminator="type")]
 
 
 class PromptMessage(Payload):
@@ -44,5 +42,3 @@ class Prompt(Payload):
     system: tuple[str, ...] = ()
     messages: tuple[PromptMessage, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
-
-

@@ -11,7 +11,7 @@ from turnlane.records.admissions import Input, Policy
 from turnlane.records.base import Name, Payload, RecordId
 from turnlane.records.lane import AgentFacts, Taken
 from turnlane.records.messages import ToolOutcome
-from turnlane.records.runs import Failure
+from turnlane.records.runs import Failure, RunState
 
 
 class Fence(Payload):
@@ -40,12 +40,16 @@ class FinishReason(StrEnum):
 
 
 class StepRequest(Payload):
-    """Make one model call for a run. The fence's attempt is that of the activity's first try."""
+    """Make one model call for a run. The fence's attempt is that of the activity's first try.
+
+    `withdrawn` is the epoch of an earlier, failed attempt of this step whose news no longer counts.
+    """
 
     agent: Name
     fence: Fence
     assistant_message_id: RecordId
     taken: tuple[Taken, ...] = ()
+    withdrawn: str | None = None
 
 
 class CallRef(Payload):
@@ -98,18 +102,20 @@ class CallRequest(Payload):
 
 
 class CallOutcome(Payload):
-    """What came of a tool call; the result is in the store. `stale` means it was not accepted."""
+    """What came of a tool call. `stored`: its result is in the store; `stale`: it was not accepted."""
 
     call_id: RecordId
     outcome: ToolOutcome
     code: Name | None = None
     stale: bool = False
+    stored: bool = True
 
 
 class SettleCalls(Payload):
     """Write a coded error result for calls whose activity ended without one."""
 
     fence: Fence
+    assistant_message_id: RecordId
     calls: Annotated[tuple[CallRef, ...], Field(min_length=1)]
     code: Name
 
@@ -135,6 +141,7 @@ class KnownReceipt(Payload):
     assistant_message_id: RecordId
     policy: Policy
     version: int
+    run_state: RunState
 
 
 class PreparedInput(Payload):

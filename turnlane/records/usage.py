@@ -116,9 +116,7 @@ def computed(usage: Usage | None) -> Usage:
     figures = {name: getattr(full, name) for name in (*TOKEN_FIELDS, "cost")}
     return Usage(
         **{
-            name: figure
-            if figure.value is None
-            else figure.model_copy(update={"provenance": Provenance.COMPUTED})
+            name: figure if figure.value is None else figure.model_copy(update={"provenance": Provenance.COMPUTED})
             for name, figure in figures.items()
         }
     )

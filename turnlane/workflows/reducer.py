@@ -347,7 +347,9 @@ def _compact(head: LaneHead, command: Compact, now: datetime) -> Decision:
         or summary.conversation_id != head.conversation_id
         or summary.id in reserved
     ):
-        return _refuse(head, RefusalCode.INVALID, detail="a summary is a committed summary message with an id of its own")
+        return _refuse(
+            head, RefusalCode.INVALID, detail="a summary is a committed summary message with an id of its own"
+        )
     if not command.message_ids or reserved.intersection(command.message_ids):
         return _refuse(head, RefusalCode.INVALID, detail="a range has messages, none of them an answer in the making")
     effect = CompactRange(message_ids=command.message_ids, summary=summary)
@@ -463,9 +465,7 @@ def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead
 
 def take_offers(head: LaneHead, live_run_id: str) -> tuple[LaneHead, tuple[tuple[str, str], ...]]:
     """Take every injected input that waits, as (run id, input id) in queue order, except the live run's own."""
-    taken = tuple(
-        (run.id, input_id) for run in head.queued if run.id != live_run_id for input_id in run.offered
-    )
+    taken = tuple((run.id, input_id) for run in head.queued if run.id != live_run_id for input_id in run.offered)
     if not taken:
         return head, ()
     runs = tuple(

@@ -1,0 +1,185 @@
+"""The draft: stream parts of one attempt, gathered into the parts of a message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from turnlane.activities.providers.base import Opaque, Source, ToolCall
+from turnlane.agent.agent import Agent
+from turnlane.records.base import Json, ProviderEnvelope, clean_json, clean_text
+from turnlane.records.messages import (
+    Part,
+    ProviderPart,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolOutcome,
+    ToolResultPart,
+)
+from turnlane.records.steps import CallRef
+from turnlane.store.protocol import NewCall
+
+TOOL_SLACK_SECONDS = 30.0
+
+
+@dataclass
+class _Text:
+    pieces: list[str] = field(default_factory=list)
+
+    def part(self) -> Part:
+        return TextPart(text="".join(self.pieces))
+
+
+@dataclass
+class _Reasoning:
+    pieces: list[str] = field(default_factory=list)
+    provider: ProviderEnvelope | None = None
+
+    def part(self) -> Part:
+        return ReasoningPart(text="".join(self.pieces), provider=self.provider)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    whole: Part
+
+    def part(self) -> Part:
+        return self.whole
+
+
+class Draft:
+    """What the model has said so far in this attempt.
+
+    Adjacent text merges into one part; reasoning is a part of its own from its start to its end; a tool
+    call that cannot run (an unknown tool, arguments that are no object, one too many) gets its error
+    result here, so the model is told and the loop goes on.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._entries: list[_Text | _Reasoning | _Whole] = []
+        self._ids: set[str] = set()
+        self.calls: list[NewCall] = []
+
+    def text(self, delta: str) -> str:
+        """Append text; returns it cleaned."""
+        clean = clean_text(delta)
+        last = self._entries[-1] if self._entries else None
+        if not isinstance(last, _Text):
+            last = _Text()
+            self._entries.append(last)
+        last.pieces.append(clean)
+        return clean
+
+    def reasoning_start(self) -> None:
+        """Open a reasoning part."""
+        self._entries.append(_Reasoning())
+
+    def reasoning(self, delta: str) -> str:
+        """Append to the open reasoning part; returns the text cleaned."""
+        clean = clean_text(delta)
+        self._open_reasoning().pieces.append(clean)
+        return clean
+
+    def reasoning_end(self, provider: ProviderEnvelope | None) -> None:
+        """Close the reasoning part with what must go back to its provider."""
+        if provider is not None:
+            self._open_reasoning().provider = provider
+
+    def _open_reasoning(self) -> _Reasoning:
+        last = self._entries[-1] if self._entries else None
+        if isinstance(last, _Reasoning):
+            return last
+        opened = _Reasoning()
+        self._entries.append(opened)
+        return opened
+
+    def source(self, source: Source) -> None:
+        """Record a source."""
+        self._entries.append(_Whole(SourcePart(source_id=source.source_id, url=source.url, title=source.title)))
+
+    def opaque(self, opaque: Opaque) -> None:
+        """Record provider output that only its provider understands."""
+        self._entries.append(_Whole(ProviderPart(envelope=opaque.envelope)))
+
+    def call(self, call: ToolCall) -> None:
+        """Record a tool call."""
+        call_id = self._unique(call.call_id)
+        arguments, is_object = _parsed(call.arguments)
+        name = clean_text(call.name)[:256] or "unknown"
+        part = ToolCallPart(call_id=call_id, tool_name=name, input=arguments, provider=call.provider)
+        self._entries.append(_Whole(part))
+        problem = self._problem(name, is_object)
+        result = None if problem is None else _refused(part, *problem)
+        self.calls.append(NewCall(slot=len(self.calls) + 1, call_id=call_id, tool_name=name[:128], result=result))
+
+    def _unique(self, call_id: str) -> str:
+        """Some servers use one id twice in a step; results are matched by id, so each call has its own."""
+        given = clean_text(call_id)[:200] or f"call_{len(self.calls)}"
+        unique, n = given, 2
+        while unique in self._ids:
+            unique, n = f"{given}~{n}", n + 1
+        self._ids.add(unique)
+        return unique
+
+    def _problem(self, name: str, is_object: bool) -> tuple[str, str] | None:
+        if len(self.calls) >= self._agent.limits.tool_calls_per_step:
+            return "TOO_MANY_CALLS", f"one step runs at most {self._agent.limits.tool_calls_per_step} calls"
+        if self._agent.tool(name) is None:
+            return "UNKNOWN_TOOL", "there is no tool of this name"
+        if not is_object:
+            return "VALIDATION_ERROR", "the arguments are not a JSON object"
+        return None
+
+    def parts(self) -> tuple[Part, ...]:
+        """Everything so far, as message parts."""
+        return tuple(entry.part() for entry in self._entries)
+
+    def call_refs(self) -> tuple[CallRef, ...]:
+        """The calls as the lane needs them."""
+        return tuple(self._ref(call) for call in self.calls)
+
+    def _ref(self, call: NewCall) -> CallRef:
+        tool = self._agent.tool(call.tool_name)
+        if call.result is not None or tool is None:
+            return CallRef(call_id=call.call_id, tool_name=call.tool_name, slot=call.slot, refused=True)
+        return CallRef(
+            call_id=call.call_id,
+            tool_name=call.tool_name,
+            slot=call.slot,
+            max_attempts=tool.max_attempts,
+            seconds=tool.timeout + TOOL_SLACK_SECONDS,
+        )
+
+
+def _no_constants(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decode: Callable[[str], object] = json.JSONDecoder(parse_constant=_no_constants).decode
+
+
+def _parsed(arguments: str) -> tuple[Json, bool]:
+    """The arguments as an object, or the raw text if they are none."""
+    if not arguments.strip():
+        return {}, True
+    try:
+        value = _decode(arguments)
+    except (ValueError, RecursionError):
+        return clean_text(arguments), False
+    if not isinstance(value, dict):
+        return clean_text(arguments), False
+    cleaned: Json = clean_json(value)
+    return cleaned, True
+
+
+def _refused(call: ToolCallPart, code: str, message: str) -> ToolResultPart:
+    return ToolResultPart(
+        call_id=call.call_id,
+        tool_name=call.tool_name,
+        outcome=ToolOutcome.ERROR,
+        output={"error": code, "retryable": False, "details": {"message": message}},
+    )

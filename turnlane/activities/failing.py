@@ -1,0 +1,54 @@
+"""How activities fail: our errors as Temporal failures, and patience with a store that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from temporalio.exceptions import ApplicationError
+
+from turnlane.records.errors import StoreUnavailableError, TurnlaneError
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FIRST_WAIT_SECONDS = 0.1
+LONGEST_WAIT_SECONDS = 5.0
+
+
+def as_failures(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Let an activity raise `TurnlaneError`s as failures that carry their code and their facts.
+
+    Only a store that does not answer is worth another try by Temporal; everything else is final.
+    """
+
+    @functools.wraps(function)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await function(*args, **kwargs)
+        except TurnlaneError as error:
+            retryable = isinstance(error, StoreUnavailableError)
+            raise ApplicationError(error.message, error.details, type=error.code, non_retryable=not retryable) from None
+
+    return wrapped
+
+
+async def persist(write: Callable[[], Awaitable[R]]) -> R:
+    """Make a write until the store takes it.
+
+    For what must not be lost and cannot be made again, such as an answer that was paid for. The caller
+    keeps heartbeating; cancelling it gives up.
+    """
+    wait = FIRST_WAIT_SECONDS
+    while True:
+        try:
+            return await write()
+        except StoreUnavailableError:
+            logger.warning("the store did not take a write; trying again in %.1f s", wait)
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, LONGEST_WAIT_SECONDS)

@@ -1,0 +1,295 @@
+"""The short activities of a lane: opening, checking inputs, committing, looking up, closing calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from temporalio import activity
+
+from turnlane.activities.failing import as_failures
+from turnlane.agent.agent import Agent, PolicyContext
+from turnlane.records.admissions import BlobRef, Input, Policy, Terminal
+from turnlane.records.base import JsonObject, canonical_json
+from turnlane.records.errors import (
+    AgentMismatchError,
+    InputTooLargeError,
+    InvalidInputError,
+    PolicyFailedError,
+    RecordIdCollisionError,
+    StaleFenceError,
+    TurnlaneError,
+    UnknownAgentError,
+)
+from turnlane.records.lane import LaneSettings, RunStanding
+from turnlane.records.messages import (
+    FilePart,
+    InputPart,
+    TextPart,
+    ToolApprovalResponsePart,
+    ToolOutcome,
+    ToolResultPart,
+)
+from turnlane.records.mutations import (
+    CommitBatch,
+    CommitReply,
+    LaneOpened,
+    OpenLane,
+    QueuePage,
+    QueueRuns,
+    RunLookup,
+)
+from turnlane.records.runs import RunView
+from turnlane.records.steps import (
+    KnownReceipt,
+    PrepareAdmissions,
+    PreparedAdmissions,
+    PreparedInput,
+    SettleCalls,
+)
+from turnlane.store.bus import EventBus
+from turnlane.store.protocol import Store, StoredReceipt
+
+logger = logging.getLogger(__name__)
+
+_PARTS: TypeAdapter[tuple[InputPart, ...]] = TypeAdapter(tuple[InputPart, ...])
+
+LOST_CALL_MESSAGES = {
+    "OUTCOME_UNKNOWN": "The worker of this call was lost. Whether its effect happened is unknown.",
+    "TIMEOUT": "The call took too long and was given up. Whether its effect happened is unknown.",
+}
+
+
+def utc_now() -> datetime:
+    """The clock of the store's side."""
+    return datetime.now(UTC)
+
+
+def coded(code: str, message: str) -> JsonObject:
+    """The envelope in which a failed call is told to the model, to watchers and to the history."""
+    return {"error": code, "retryable": False, "details": {"message": message}}
+
+
+class LaneWork:
+    """What every lane needs of a worker. One instance serves all lanes of the process."""
+
+    def __init__(
+        self, store: Store, agents: Mapping[str, Agent], bus: EventBus, settings: LaneSettings | None = None
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._bus = bus
+        self._settings = settings or LaneSettings()
+
+    # --- opening and committing -----------------------------------------------------------------
+
+    @activity.defn(name="open_lane")
+    @as_failures
+    async def open_lane(self, request: OpenLane) -> LaneOpened:
+        """Take an epoch for a lane and load its head, unless it carries one."""
+        opened = await self._store.open_lane(request.conversation_id, request.owner, request.carried_epoch)
+        agent = self._agents.get(opened.head.agent or "")
+        stale = agent is not None and agent.facts.digest != request.facts_digest
+        carried = request.carried_epoch is not None
+        return LaneOpened(
+            epoch=opened.epoch,
+            head=None if carried else opened.head,
+            progress=None if carried else opened.progress,
+            more=not carried and opened.more,
+            settings=self._settings,
+            facts=agent.facts if agent is not None and stale else None,
+        )
+
+    @activity.defn(name="load_queue")
+    @as_failures
+    async def load_queue(self, request: QueuePage) -> QueueRuns:
+        """Load the next page of a long queue."""
+        runs, more = await self._store.load_queue(request.conversation_id, request.after_order)
+        return QueueRuns(runs=runs, more=more)
+
+    @activity.defn(name="commit")
+    @as_failures
+    async def commit(self, batch: CommitBatch) -> CommitReply:
+        """Commit a batch; what it made known is news only afterwards."""
+        committed = await self._store.commit(batch, utc_now())
+        for event in committed.events:
+            self._bus.publish(event)
+        return committed.reply
+
+    @activity.defn(name="find_run")
+    @as_failures
+    async def find_run(self, request: RunLookup) -> RunStanding:
+        """Say how a run stands; an absorbed run stands where the one that absorbed it does."""
+        view = await self._settled_view(request.conversation_id, request.run_id)
+        if view is None:
+            return RunStanding()
+        return RunStanding(terminal=terminal_of(view), state=view.run.state)
+
+    async def _settled_view(self, conversation_id: str, run_id: str) -> RunView | None:
+        view = await self._store.load_run(conversation_id, run_id)
+        if view is not None and view.run.absorbed_into_run_id is not None:
+            return await self._store.load_run(conversation_id, view.run.absorbed_into_run_id)
+        return view
+
+    @activity.defn(name="settle_calls")
+    @as_failures
+    async def settle_calls(self, request: SettleCalls) -> bool:
+        """Give calls that ended without a result a coded one. False when the fence was stale by then."""
+        message = LOST_CALL_MESSAGES.get(request.code, "Tool execution failed")
+        for call in request.calls:
+            result = ToolResultPart(
+                call_id=call.call_id,
+                tool_name=call.tool_name,
+                outcome=ToolOutcome.ERROR,
+                output=coded(request.code, message),
+            )
+            try:
+                written = await self._store.finish_call(
+                    request.fence, request.assistant_message_id, call.slot, result, utc_now()
+                )
+            except StaleFenceError:
+                return False
+            for event in written.events:
+                self._bus.publish(event)
+        return True
+
+    # --- preparing admissions -------------------------------------------------------------------
+
+    @activity.defn(name="prepare_admissions")
+    @as_failures
+    async def prepare_admissions(self, request: PrepareAdmissions) -> PreparedAdmissions:
+        """Check inputs against store and agent, and choose the policy of each."""
+        probed = [item.key for item, probe in zip(request.inputs, request.probe, strict=True) if probe]
+        receipts = await self._store.find_receipts(request.conversation_id, probed) if probed else {}
+        prepared = [await self._prepare(request, item, receipts.get(item.key)) for item in request.inputs]
+        agent = self._agent_of(request, request.inputs[0])
+        stale = agent is not None and agent.facts.digest != request.facts_digest
+        return PreparedAdmissions(inputs=tuple(prepared), facts=agent.facts if agent is not None and stale else None)
+
+    async def _prepare(self, request: PrepareAdmissions, item: Input, receipt: StoredReceipt | None) -> PreparedInput:
+        if receipt is not None:
+            return PreparedInput(known=await self._known(receipt))
+        try:
+            return PreparedInput(policy=await self._check(request, item))
+        except InvalidInputError as error:
+            fields = tuple(error.details.get("fields", ()))
+            return PreparedInput(refusal_code=error.code, refusal=error.message, fields=fields)
+        except TurnlaneError as error:
+            if error.retryable:
+                raise
+            return PreparedInput(refusal_code=error.code, refusal=error.message)
+
+    async def _known(self, stored: StoredReceipt) -> KnownReceipt:
+        receipt = stored.receipt
+        view = await self._settled_view(receipt.conversation_id, receipt.run_id)
+        if view is None:
+            raise InvalidInputError("the receipt names a run that is gone")
+        return KnownReceipt(
+            content_digest=receipt.content_digest,
+            input_message_id=receipt.input_message_id,
+            run_id=view.run.id,
+            assistant_message_id=view.run.assistant_message_id,
+            policy=receipt.policy,
+            version=stored.version,
+            run_state=view.run.state,
+        )
+
+    def _agent_of(self, request: PrepareAdmissions, item: Input) -> Agent | None:
+        """The agent an input is for: the one it names, the conversation's, or the only one there is."""
+        name = request.agent or item.agent
+        if name is None and len(self._agents) == 1:
+            return next(iter(self._agents.values()))
+        return self._agents.get(name or "")
+
+    async def _check(self, request: PrepareAdmissions, item: Input) -> Policy:
+        if request.agent is not None and item.agent not in (None, request.agent):
+            raise AgentMismatchError("the conversation has another agent")
+        agent = self._agent_of(request, item)
+        if agent is None:
+            raise UnknownAgentError("no agent of this name is served here; name one that a worker serves")
+        _check_object("context", item.context, agent.context, agent.limits.metadata_bytes)
+        _check_object("metadata", item.metadata, agent.metadata, agent.limits.metadata_bytes)
+        await self._check_content(request.conversation_id, item, agent)
+        await self._check_ids(request.conversation_id, item)
+        return _policy(agent, request, item)
+
+    async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> None:
+        if item.blob is None:
+            return
+        if item.blob.size > agent.limits.input_text_bytes:
+            limit = agent.limits.input_text_bytes
+            raise InputTooLargeError("the input is over the agent's limit", size=item.blob.size, limit=limit)
+        await self._load_parts(conversation_id, item.blob)
+
+    async def _load_parts(self, conversation_id: str, blob: BlobRef) -> None:
+        data = await self._store.get_blob(conversation_id, blob.id)
+        if data is None:
+            raise InvalidInputError("the input's blob is not in this conversation", fields=["blob"])
+        try:
+            parts = _PARTS.validate_json(data)
+        except ValidationError as error:
+            raise InvalidInputError("the input's blob does not hold parts", fields=_fields("blob", error)) from None
+        if not any(_says_something(part) for part in parts):
+            raise InvalidInputError("an input may not be empty or blank", fields=["blob"])
+
+    async def _check_ids(self, conversation_id: str, item: Input) -> None:
+        if item.record_ids is None:
+            return
+        proposed = [value for value in item.record_ids.model_dump().values() if value is not None]
+        if proposed and await self._store.find_collisions(conversation_id, proposed):
+            raise RecordIdCollisionError("a proposed record id is in use in this conversation")
+
+
+def terminal_of(view: RunView) -> Terminal | None:
+    """The terminal facts of a run, if it has ended."""
+    run = view.run
+    if run.terminal_reason is None:
+        return None
+    return Terminal(
+        conversation_id=run.conversation_id,
+        run_id=run.id,
+        assistant_message_id=run.assistant_message_id,
+        state=run.state,
+        reason=run.terminal_reason,
+        snapshot_version=view.snapshot_version,
+        policy_name=run.terminal_policy_name,
+        failure=run.failure,
+        usage=run.usage,
+    )
+
+
+def _says_something(part: InputPart) -> bool:
+    return isinstance(part, FilePart | ToolApprovalResponsePart) or (
+        isinstance(part, TextPart) and bool(part.text.strip())
+    )
+
+
+def _policy(agent: Agent, request: PrepareAdmissions, item: Input) -> Policy:
+    if item.policy is not None:
+        return item.policy
+    if isinstance(agent.policy, Policy):
+        return agent.policy
+    try:
+        chosen = agent.policy(PolicyContext(request.conversation_id, item, request.has_live_run))
+        return Policy(chosen)
+    except Exception as error:
+        logger.error("the policy function of agent %s failed with %s", agent.name, type(error).__name__)
+        raise PolicyFailedError("the agent's policy function failed") from None
+
+
+def _check_object(name: str, value: JsonObject | None, model: type[BaseModel] | None, limit: int) -> None:
+    if value is not None and len(canonical_json(value).encode()) > limit:
+        raise InputTooLargeError(f"the {name} is over {limit} bytes", limit=limit)
+    if model is None:
+        return
+    try:
+        model.model_validate_json(canonical_json(value if value is not None else {}))
+    except ValidationError as error:
+        raise InvalidInputError(f"the {name} does not fit the agent", fields=_fields(name, error)) from None
+
+
+def _fields(root: str, error: ValidationError) -> list[str]:
+    """Where it does not fit and how: paths and error types, never values."""
+    return [".".join((root, *map(str, item["loc"]))) + f": {item['type']}" for item in error.errors()]

@@ -1,0 +1,385 @@
+"""The provider step: one model call of a run, streamed, checkpointed and stored under its fence.
+
+The request is in the ledger before the provider is called, and the answer is in the store before the
+lane hears of it. What the provider or the application does wrong comes back as data; the activity fails
+only when its worker goes away or the store does before the call, and is then tried again elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from turnlane.activities.draft import Draft
+from turnlane.activities.failing import as_failures, persist
+from turnlane.activities.lane_work import utc_now
+from turnlane.activities.projection import project
+from turnlane.activities.prompt_check import check_prompt
+from turnlane.activities.providers.base import (
+    Finish,
+    Heartbeat,
+    Opaque,
+    Provider,
+    ProviderFailure,
+    ProviderRequest,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResponseStarted,
+    Source,
+    StreamPart,
+    TextDelta,
+    ToolArguments,
+    ToolCall,
+)
+from turnlane.activities.providers.registry import Providers
+from turnlane.activities.publishing import Publisher
+from turnlane.activities.pulse import Cut, heartbeats, why_cut
+from turnlane.agent.agent import Agent, PromptContext
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
+from turnlane.records.messages import ControlReason
+from turnlane.records.prompt import Prompt
+from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase
+from turnlane.records.steps import Fence, FinishReason, StepEnd, StepOutcome, StepRequest
+from turnlane.records.usage import Usage
+from turnlane.store.bus import EventBus
+from turnlane.store.protocol import RunContext, StepFinish, StepStart, Store, Written
+
+logger = logging.getLogger(__name__)
+
+
+class _ApplicationFailed(Exception):
+    """The application's own code failed while a step was prepared; `code` says which part of it."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class ProviderSteps:
+    """The `provider_step` activity. One instance serves all lanes of the process."""
+
+    def __init__(self, store: Store, agents: Mapping[str, Agent], bus: EventBus, providers: Providers) -> None:
+        self._store = store
+        self._agents = agents
+        self._bus = bus
+        self._providers = providers
+
+    @activity.defn(name="provider_step")
+    @as_failures
+    async def provider_step(self, request: StepRequest) -> StepOutcome:
+        """Make one model call for a run; see the module."""
+        attempt = request.fence.attempt + activity.info().attempt - 1
+        fence = request.fence.model_copy(update={"attempt": attempt})
+        agent = self._agents.get(request.agent)
+        if agent is None:
+            return _failed(attempt, FailureClass.APPLICATION, "UNKNOWN_AGENT")
+        async with heartbeats():
+            step = _Step(self._store, self._bus, self._providers, agent, request, fence)
+            try:
+                return await step.make()
+            except StaleFenceError as error:
+                return _refused(attempt, error)
+
+
+def _failed(attempt: int, failure_class: FailureClass, code: str) -> StepOutcome:
+    failure = Failure(failure_class=failure_class, code=code)
+    return StepOutcome(end=StepEnd.FAILED, attempt=attempt, failure=failure)
+
+
+def _refused(attempt: int, error: StaleFenceError) -> StepOutcome:
+    interrupted = error.details.get("reason") == ControlReason.RUN_INTERRUPTED
+    return StepOutcome(end=StepEnd.ABORTED if interrupted else StepEnd.STALE, attempt=attempt)
+
+
+@dataclass
+class _Progress:
+    """What one attempt has seen of the stream."""
+
+    since_checkpoint: int = 0
+    finish: Finish | None = None
+    early_usage: Usage | None = None
+    response_id: str | None = None
+
+
+class _Step:
+    """One attempt of one step."""
+
+    def __init__(
+        self, store: Store, bus: EventBus, providers: Providers, agent: Agent, request: StepRequest, fence: Fence
+    ) -> None:
+        self._store = store
+        self._bus = bus
+        self._providers = providers
+        self._agent = agent
+        self._request = request
+        self._fence = fence
+        self._publisher = Publisher(bus, fence, "model", fence.attempt, utc_now)
+        self._draft = Draft(agent)
+        self._progress = _Progress()
+        self._operation = Operation(
+            operation_id=f"{fence.run_id[:200]}:{fence.token}:{fence.step}:{fence.attempt}",
+            kind=OperationKind.MODEL_REQUEST,
+            phase=OperationPhase.STARTED,
+            step=fence.step,
+            started_at=utc_now(),
+        )
+
+    async def make(self) -> StepOutcome:
+        """Prepare, call, stream, store."""
+        try:
+            run = await self._load_run()
+            prompt = await self._prompt(run)
+            provider = self._providers.of(self._agent.model)
+        except _ApplicationFailed as error:
+            return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code)
+        except ProviderFailure as error:
+            return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
+        await self._begin(prompt)
+        return await self._converse(provider, prompt)
+
+    # --- before the call ------------------------------------------------------------------------
+
+    async def _load_run(self) -> RunContext:
+        run = await self._store.load_run_context(self._fence.conversation_id, self._fence.run_id)
+        if run is None:
+            raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
+        return run
+
+    async def _prompt(self, run: RunContext) -> Prompt:
+        extra = [item.input_id for item in self._request.taken]
+        history = await self._store.load_history(self._fence.conversation_id, self._fence.run_id, extra)
+        prompt = project(
+            history,
+            taken=self._request.taken,
+            instructions=await self._instructions(run),
+            tools=[tool.spec for tool in self._agent.tools],
+            step=self._fence.step,
+        )
+        faults = check_prompt(prompt)
+        if faults:
+            logger.error("run %s: the projected prompt is not legal: %s", self._fence.run_id, "; ".join(faults))
+            raise _ApplicationFailed("ILLEGAL_PROMPT")
+        return prompt
+
+    async def _instructions(self, run: RunContext) -> str:
+        given = self._agent.instructions
+        if isinstance(given, str):
+            return given
+        context = PromptContext(self._fence.conversation_id, self._fence.run_id, run.context, run.metadata)
+        try:
+            text = given(context)
+            return await text if inspect.isawaitable(text) else text
+        except Exception as error:
+            logger.error("instructions of agent %s failed with %s", self._agent.name, type(error).__name__)
+            raise _ApplicationFailed("INSTRUCTIONS_FAILED") from None
+
+    async def _begin(self, prompt: Prompt) -> None:
+        start = StepStart(
+            fence=self._fence,
+            assistant_message_id=self._request.assistant_message_id,
+            operation=self._operation,
+            evidence=self._evidence(prompt),
+        )
+        self._tell(await self._store.begin_step(start, utc_now()))
+        if self._fence.attempt > 1:
+            withdrawn = f"{self._fence.publisher}:model:{self._fence.attempt - 1}"
+            self._publisher.reset(self._fence.attempt, withdrawn)
+
+    def _evidence(self, prompt: Prompt) -> JsonObject:
+        return {
+            "run_id": self._fence.run_id,
+            "step": self._fence.step,
+            "attempt": self._fence.attempt,
+            "provider": self._agent.model.provider,
+            "model": self._agent.model.name,
+            "messages": len(prompt.messages),
+            "body_sha256": hashlib.sha256(prompt.model_dump_json().encode()).hexdigest(),
+        }
+
+    # --- the call -------------------------------------------------------------------------------
+
+    async def _converse(self, provider: Provider, prompt: Prompt) -> StepOutcome:
+        request = ProviderRequest(
+            model=self._agent.model,
+            prompt=prompt,
+            conversation_id=self._fence.conversation_id,
+            run_id=self._fence.run_id,
+            step=self._fence.step,
+            attempt=self._fence.attempt,
+        )
+        try:
+            async with contextlib.aclosing(_closable(provider.stream(request))) as stream:
+                await self._read(stream)
+        except asyncio.CancelledError:
+            return await self._cut_short()
+        except TimeoutError:
+            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, _silence(self._agent))
+        except ProviderFailure as error:
+            self._progress.early_usage = error.usage or self._progress.early_usage
+            return await self._end(StepEnd.FAILED, OperationPhase.FAILED, error.failure)
+        except StaleFenceError as error:
+            return await self._refused_midway(error)
+        except TurnlaneError:
+            raise
+        except Exception as error:
+            logger.exception("run %s: the provider adapter failed with %s", self._fence.run_id, type(error).__name__)
+            failure = Failure(failure_class=FailureClass.UNKNOWN, code="ADAPTER_FAILED")
+            return await self._end(StepEnd.FAILED, OperationPhase.FAILED, failure)
+        return await self._finished()
+
+    async def _read(self, stream: AsyncIterator[StreamPart]) -> None:
+        loop = asyncio.get_running_loop()
+        idle = self._agent.idle_timeout
+        deadline = None if idle is None else loop.time() + idle
+        while self._progress.finish is None:
+            async with asyncio.timeout_at(deadline):
+                part = await anext(stream, None)
+            if part is None:
+                raise ProviderFailure(Failure(failure_class=FailureClass.STREAM_CUT, retryable=True))
+            if not isinstance(part, Heartbeat) and idle is not None:
+                deadline = loop.time() + idle
+            await self._take(part)
+
+    async def _take(self, part: StreamPart) -> None:
+        self._gather(part)
+        self._progress.since_checkpoint += 1
+        forced = isinstance(part, ToolCall)
+        if forced or self._progress.since_checkpoint >= self._agent.checkpoint_every:
+            await self._checkpoint()
+
+    def _gather(self, part: StreamPart) -> None:
+        match part:
+            case TextDelta(text) if text:
+                self._first_output()
+                self._publisher.text(self._draft.text(text))
+            case ReasoningStart():
+                self._draft.reasoning_start()
+                self._publisher.reasoning_start()
+            case ReasoningDelta(text) if text:
+                self._first_output()
+                self._publisher.reasoning(self._draft.reasoning(text))
+            case ReasoningEnd(provider):
+                self._draft.reasoning_end(provider)
+                self._publisher.reasoning_end(provider)
+            case ToolCall():
+                self._first_output()
+                self._draft.call(part)
+            case ToolArguments():
+                self._first_output()
+            case Source():
+                self._draft.source(part)
+            case Opaque():
+                self._draft.opaque(part)
+            case ResponseStarted(response_id, usage):
+                self._progress.response_id = response_id
+                self._progress.early_usage = usage or self._progress.early_usage
+            case Finish():
+                self._progress.finish = part
+
+    def _first_output(self) -> None:
+        if self._operation.phase is OperationPhase.STARTED:
+            self._operation = self._operation.model_copy(
+                update={"phase": OperationPhase.FIRST_OUTPUT, "first_output_at": utc_now()}
+            )
+
+    async def _checkpoint(self) -> None:
+        """Store the draft. A store that is away now gets it with the next checkpoint, or at the end."""
+        self._progress.since_checkpoint = 0
+        try:
+            written = await self._store.checkpoint(
+                self._fence, self._request.assistant_message_id, self._draft.parts(), self._operation, utc_now()
+            )
+        except StoreUnavailableError:
+            logger.warning("run %s: a checkpoint was skipped, the store did not answer", self._fence.run_id)
+            return
+        self._tell(written)
+
+    # --- after the call -------------------------------------------------------------------------
+
+    async def _finished(self) -> StepOutcome:
+        finish = self._progress.finish
+        failed = finish is not None and finish.reason is FinishReason.ERROR
+        phase = OperationPhase.FAILED if failed else OperationPhase.COMPLETED
+        return await self._end(StepEnd.FINISHED, phase, None)
+
+    async def _cut_short(self) -> StepOutcome:
+        """The activity was cancelled. Only an abort ends the step; a worker's shutdown moves it elsewhere."""
+        cut = why_cut()
+        if cut is Cut.ABORT:
+            return await self._end(StepEnd.ABORTED, OperationPhase.CANCELLED, None)
+        if cut is Cut.SHUTDOWN:
+            raise ApplicationError("the worker is shutting down", type="WORKER_SHUTDOWN")
+        raise asyncio.CancelledError
+
+    async def _refused_midway(self, error: StaleFenceError) -> StepOutcome:
+        if error.details.get("reason") == ControlReason.RUN_INTERRUPTED:
+            return await self._end(StepEnd.ABORTED, OperationPhase.CANCELLED, None)
+        return StepOutcome(end=StepEnd.STALE, attempt=self._fence.attempt)
+
+    async def _end(self, end: StepEnd, phase: OperationPhase, failure: Failure | None) -> StepOutcome:
+        """Store how the attempt ended, however long the store is away: it was paid for."""
+        finish = self._progress.finish
+        usage = (finish.usage if finish else None) or self._progress.early_usage
+        record = StepFinish(
+            fence=self._fence,
+            assistant_message_id=self._request.assistant_message_id,
+            operation=self._operation.model_copy(update={"phase": phase, "finished_at": utc_now()}),
+            parts=self._draft.parts(),
+            calls=tuple(self._draft.calls),
+            usage=usage,
+            evidence=self._response_evidence(),
+            keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
+        )
+        self._tell(await persist(lambda: self._store.finish_step(record, utc_now())))
+        return StepOutcome(
+            end=end,
+            attempt=self._fence.attempt,
+            finish=finish.reason if finish else None,
+            calls=self._draft.call_refs() if end is StepEnd.FINISHED else (),
+            failure=failure,
+            input_tokens=usage.input_tokens.value if usage else None,
+            output_tokens=usage.output_tokens.value if usage else None,
+        )
+
+    def _response_evidence(self) -> JsonObject:
+        finish = self._progress.finish
+        return {
+            "run_id": self._fence.run_id,
+            "step": self._fence.step,
+            "attempt": self._fence.attempt,
+            "finish": finish.reason.value if finish else None,
+            "response": {
+                "id": (finish.response_id if finish else None) or self._progress.response_id,
+                "provider": self._agent.model.provider,
+                "model": finish.model if finish else None,
+            },
+        }
+
+    def _tell(self, written: Written) -> None:
+        for event in written.events:
+            self._bus.publish(event)
+
+
+async def _closable(stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamPart, None]:
+    """Any iterator as a generator, so that leaving it early closes it."""
+    try:
+        async for part in stream:
+            yield part
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _silence(agent: Agent) -> Failure:
+    return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=agent.model.provider)

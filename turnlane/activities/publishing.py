@@ -1,0 +1,75 @@
+"""Publishing transient events: one publisher per attempt of an activity, counting from 1 without holes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from turnlane.records.base import Json, ProviderEnvelope
+from turnlane.records.events import (
+    AssistantDeltaEvent,
+    AttemptResetEvent,
+    ReasoningDeltaEvent,
+    ReasoningEndEvent,
+    ReasoningStartEvent,
+    ToolStatus,
+    ToolStatusEvent,
+    TransientEvent,
+)
+from turnlane.records.steps import Fence
+from turnlane.store.bus import EventBus
+
+
+class Publisher:
+    """Tells the watchers of a conversation what one attempt does. Telling never fails a run."""
+
+    def __init__(self, bus: EventBus, fence: Fence, source: str, attempt: int, clock: Callable[[], datetime]) -> None:
+        self.epoch = f"{fence.publisher}:{source}:{attempt}"
+        self._bus = bus
+        self._fence = fence
+        self._clock = clock
+        self._sequence = 0
+
+    def text(self, delta: str) -> None:
+        """A piece of the answer."""
+        self._tell(AssistantDeltaEvent(**self._common(), text_delta=delta))
+
+    def reasoning_start(self) -> None:
+        """Reasoning begins."""
+        self._tell(ReasoningStartEvent(**self._common()))
+
+    def reasoning(self, delta: str) -> None:
+        """A piece of reasoning."""
+        self._tell(ReasoningDeltaEvent(**self._common(), text_delta=delta))
+
+    def reasoning_end(self, provider: ProviderEnvelope | None) -> None:
+        """Reasoning ends."""
+        self._tell(ReasoningEndEvent(**self._common(), provider=provider))
+
+    def tool(
+        self, status: ToolStatus, call_id: str, tool_name: str, *, given: Json = None, output: Json = None
+    ) -> None:
+        """A tool call moved on."""
+        event = ToolStatusEvent(
+            **self._common(), call_id=call_id, tool_name=tool_name, status=status, input=given, output=output
+        )
+        self._tell(event)
+
+    def reset(self, attempt: int, withdrawn: str) -> None:
+        """What an earlier attempt of this step told is withdrawn."""
+        event = AttemptResetEvent(**self._common(), step=self._fence.step, attempt=attempt, withdrawn=withdrawn)
+        self._tell(event)
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "conversation_id": self._fence.conversation_id,
+            "run_id": self._fence.run_id,
+            "emitted_at": self._clock(),
+            "epoch": self.epoch,
+            "sequence": self._sequence + 1,
+        }
+
+    def _tell(self, event: TransientEvent) -> None:
+        self._sequence += 1
+        self._bus.publish(event)

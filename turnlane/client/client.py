@@ -1,0 +1,450 @@
+"""The client of turnlane."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from temporalio.client import Client, WorkflowUpdateHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+
+from turnlane.client.lane_calls import LaneCalls, NoLane, answer
+from turnlane.client.ticket import Result, Ticket, result_of_terminal, result_of_view
+from turnlane.client.watching import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, QUIET_SECONDS, Watcher
+from turnlane.records.admissions import Admission, Input, Policy, RecordIds, SubmitReply, Terminal
+from turnlane.records.base import JsonObject
+from turnlane.records.errors import (
+    InputTooLargeError,
+    InvalidInputError,
+    RunConflictError,
+    RunNotFoundError,
+    StoreRequiredError,
+    TurnlaneError,
+    WorkersUnavailableError,
+    error_for,
+)
+from turnlane.records.events import Event, TerminalEvent
+from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunLine, RunRequest
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.limits import Limits
+from turnlane.records.messages import InputPart, Role, TextPart
+from turnlane.records.runs import Run, RunView, Snapshot
+from turnlane.store.bus import EventBus
+from turnlane.store.protocol import ConversationPage, MessagePage, Store
+
+logger = logging.getLogger(__name__)
+
+_PARTS: TypeAdapter[tuple[InputPart, ...]] = TypeAdapter(tuple[InputPart, ...])
+
+Via = Literal["update", "signal"]
+
+
+class Turnlane:
+    """Conversations with agents, from an application's side.
+
+    `store` and `bus` are those of the workers. With them results and events come from there, which costs
+    Temporal nothing; without them the client uses Temporal alone: it submits, waits and controls, and
+    what needs content (`messages`, `snapshot`, `events`) raises `StoreRequiredError`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        store: Store | None = None,
+        bus: EventBus | None = None,
+        task_queue: str = "turnlane",
+        answer_seconds: float = 5.0,
+        limits: Limits | None = None,
+    ) -> None:
+        self.temporal = client
+        self._store = store
+        self._bus = bus
+        self._lanes = LaneCalls(client, task_queue, answer_seconds)
+        self._limits = limits or Limits()
+        self._staying: set[asyncio.Task[Terminal | None]] = set()
+
+    @classmethod
+    async def connect(
+        cls,
+        target: str | None = None,
+        *,
+        namespace: str | None = None,
+        store: Store | None = None,
+        bus: EventBus | None = None,
+        task_queue: str = "turnlane",
+        answer_seconds: float = 5.0,
+        limits: Limits | None = None,
+        **options: Any,
+    ) -> Turnlane:
+        """Connect to a Temporal cluster.
+
+        Address, namespace, TLS and API key come from Temporal's own environment configuration (variables
+        `TEMPORAL_ADDRESS` and so on, or its configuration file) unless given here; `options` go to
+        `Client.connect`. `answer_seconds` is how long a worker may take to answer a submit before the
+        input is sent as a signal.
+        """
+        client = await connect_temporal(target, namespace=namespace, **options)
+        return cls(client, store=store, bus=bus, task_queue=task_queue, answer_seconds=answer_seconds, limits=limits)
+
+    async def close(self) -> None:
+        """Stop waiting for results. Store and bus belong to the caller."""
+        for task in self._staying:
+            task.cancel()
+        await asyncio.gather(*self._staying, return_exceptions=True)
+
+    # --- submitting -----------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        conversation_id: str,
+        content: str | Sequence[InputPart],
+        *,
+        agent: str | None = None,
+        key: str | None = None,
+        policy: Policy | str | None = None,
+        context: JsonObject | None = None,
+        metadata: JsonObject | None = None,
+        record_ids: RecordIds | None = None,
+        tenant: str | None = None,
+        role: Role = Role.USER,
+        via: Via = "update",
+    ) -> Ticket:
+        """Submit an input; when this returns, it cannot get lost.
+
+        `key` makes a repeat of the call the same input; without one each call is its own. By update the
+        ticket has its admission, and a refusal is raised here; if no worker answers within
+        `answer_seconds`, or with `via="signal"` at once, the input goes as a signal, durable in Temporal,
+        and its admission comes later. Content over 64 KiB needs a store. Raises `CallerError`s for what is
+        wrong with the input and `RetryableError`s for what may be tried again with the same key.
+        """
+        chosen = key or uuid.uuid4().hex
+        given = _input(
+            key=chosen,
+            parts=_as_parts(content),
+            role=role,
+            agent=agent,
+            tenant=tenant,
+            policy=_as_policy(policy),
+            context=context,
+            metadata=metadata,
+            record_ids=record_ids,
+        )
+        placed = await self._place(conversation_id, given)
+        if via == "signal":
+            return await self._signal(conversation_id, placed)
+        try:
+            return await self._update(conversation_id, placed)
+        except WorkersUnavailableError:
+            logger.info("no worker answered; the input %s goes as a signal", chosen)
+            return await self._signal(conversation_id, placed)
+
+    async def _place(self, conversation_id: str, given: Input) -> Input:
+        """Keep what is too large for a history in the store, and send a reference."""
+        data = _PARTS.dump_json(given.content)
+        if len(data) > self._limits.input_text_bytes:
+            limit = self._limits.input_text_bytes
+            raise InputTooLargeError("the input is over the limit", size=len(data), limit=limit)
+        if len(given.model_dump_json()) <= self._limits.inline_payload_bytes:
+            return given
+        if self._store is None:
+            limit = self._limits.inline_payload_bytes
+            raise InputTooLargeError("an input this large needs a client with a store", size=len(data), limit=limit)
+        blob = await self._store.put_blob(conversation_id, data, "application/json", datetime.now(UTC))
+        return given.model_copy(update={"parts": (), "text": None, "blob": blob})
+
+    async def _update(self, conversation_id: str, given: Input) -> Ticket:
+        if self._store is not None:
+            reply = await self._lanes.submit(conversation_id, given)
+            return Ticket(self, conversation_id, given.key, reply.admission, given.tenant)
+        update = await self._lanes.submit_and_stay(conversation_id, given.model_copy(update={"stay": True}))
+        task = asyncio.create_task(_terminal_of(update))
+        self._staying.add(task)
+        task.add_done_callback(self._staying.discard)
+        admission = await self._admission_while_staying(conversation_id, given.key, update, task)
+        return Ticket(self, conversation_id, given.key, admission, given.tenant, task)
+
+    async def _admission_while_staying(
+        self,
+        conversation_id: str,
+        key: str,
+        update: WorkflowUpdateHandle[SubmitReply],
+        task: asyncio.Task[Terminal | None],
+    ) -> Admission:
+        wait = FIRST_POLL_SECONDS
+        while True:
+            found = await self._lanes.query_admission(conversation_id, key)
+            if found.admission is not None:
+                return found.admission
+            done, _ = await asyncio.wait({task}, timeout=wait)
+            if done:
+                task.result()
+                return (await update.result()).admission
+            wait = min(wait * 2, LONGEST_POLL_SECONDS)
+
+    async def _signal(self, conversation_id: str, given: Input) -> Ticket:
+        await self._lanes.signal_submit(conversation_id, given.model_copy(update={"stay": False}))
+        return Ticket(self, conversation_id, given.key, None, given.tenant)
+
+    # --- awaiting -------------------------------------------------------------------------------
+
+    async def await_admission(self, conversation_id: str, key: str) -> Admission:
+        """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
+        wait = FIRST_POLL_SECONDS
+        while True:
+            admission = await self._look_for_admission(conversation_id, key)
+            if admission is not None:
+                return admission
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
+
+    async def _look_for_admission(self, conversation_id: str, key: str) -> Admission | None:
+        if self._store is None:
+            try:
+                return (await self._lanes.query_admission(conversation_id, key)).admission
+            except (NoLane, WorkersUnavailableError):
+                return None
+        stored = (await self._store.find_receipts(conversation_id, [key])).get(key)
+        if stored is None:
+            await self._raise_refusal(conversation_id, key)
+            return None
+        view = await self._settled_view(conversation_id, stored.receipt.run_id, None)
+        return Admission(
+            conversation_id=conversation_id,
+            idempotency_key=key,
+            input_message_id=stored.receipt.input_message_id,
+            run_id=view.run.id,
+            assistant_message_id=view.run.assistant_message_id,
+            run_state=view.run.state,
+            policy=stored.receipt.policy,
+            snapshot_version=stored.version,
+        )
+
+    async def _raise_refusal(self, conversation_id: str, key: str) -> None:
+        """Raise the refusal of a signalled input, if the lane wrote one down."""
+        if await self._reads.is_purged(conversation_id):
+            raise error_for("CONVERSATION_PURGED", "the conversation was purged")
+        seq: int | None = 1
+        while seq is not None:
+            page = await self._reads.read_events(conversation_id, from_seq=seq)
+            for event in page.items:
+                if event.kind == LedgerKind.ADMISSION_REFUSED and event.payload.get("key") == key:
+                    raise error_for(str(event.payload.get("code")), "the input was refused")
+            seq = page.next_seq
+
+    async def await_result(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> Result:
+        """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""
+        if self._store is None:
+            return await self._result_by_waiting(conversation_id, run_id)
+        if self._bus is None:
+            return await self._result_by_polling(conversation_id, run_id, tenant)
+        async with self._bus.subscribe(conversation_id) as news:
+            while True:
+                result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
+                if result is not None:
+                    return result
+                try:
+                    async with asyncio.timeout(QUIET_SECONDS):
+                        async for event in news:
+                            if isinstance(event, TerminalEvent) or not hasattr(event, "sequence"):
+                                break
+                except TimeoutError:
+                    continue
+
+    async def _result_by_polling(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
+        wait = FIRST_POLL_SECONDS
+        while True:
+            result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
+            if result is not None:
+                return result
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
+
+    async def _result_by_waiting(self, conversation_id: str, run_id: str) -> Result:
+        wait = FIRST_POLL_SECONDS
+        while True:
+            started = asyncio.get_running_loop().time()
+            reply = await self._lanes.wait(conversation_id, run_id)
+            if reply is not None and reply.terminal is not None:
+                return result_of_terminal(reply.terminal)
+            if asyncio.get_running_loop().time() - started < 1.0:
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_POLL_SECONDS)
+
+    async def _settled_view(self, conversation_id: str, run_id: str, tenant: str | None) -> RunView:
+        view = await self._reads.load_run(conversation_id, run_id, tenant=tenant)
+        if view is not None and view.run.absorbed_into_run_id is not None:
+            view = await self._reads.load_run(conversation_id, view.run.absorbed_into_run_id, tenant=tenant)
+        if view is None:
+            raise RunNotFoundError("the conversation has no such run")
+        return view
+
+    # --- control --------------------------------------------------------------------------------
+
+    async def interrupt(
+        self, conversation_id: str, run_id: str | None = None, *, expected_revision: int | None = None
+    ) -> ControlReply:
+        """Ask the run to stop, durably; it ends `interrupted` with what it said so far.
+
+        Without `run_id` it is the run in flight. Raises `RunConflictError` for a run that is not running.
+        With no worker up the request goes as a signal, and a `WorkersUnavailableError` says so.
+        """
+        request = RunRequest(run_id=run_id, expected_revision=expected_revision)
+        try:
+            return await self._lanes.update(conversation_id, "interrupt", request, ControlReply)
+        except NoLane:
+            raise RunConflictError("no run is running") from None
+        except WorkersUnavailableError:
+            await self._lanes.handle(conversation_id).signal("interrupt", request)
+            raise WorkersUnavailableError(
+                "no worker answered; the interrupt is durable as a signal and acts when one is up"
+            ) from None
+
+    async def stop(self, conversation_id: str) -> bool:
+        """Ask the run in flight to stop. False when there is none."""
+        try:
+            await self.interrupt(conversation_id)
+        except RunConflictError:
+            return False
+        return True
+
+    async def cancel(self, conversation_id: str, run_id: str, *, expected_revision: int | None = None) -> ControlReply:
+        """End a run that still waits in the queue; it ends `cancelled`."""
+        request = RunRequest(run_id=run_id, expected_revision=expected_revision)
+        return await self._lanes.control(conversation_id, "cancel", request, ControlReply)
+
+    async def abandon(
+        self, conversation_id: str, run_id: str, *, expected_revision: int, stale_owner: bool
+    ) -> ControlReply:
+        """Give a run up, whatever its state. `stale_owner=True` states that nobody works on it."""
+        request = AbandonRequest(run_id=run_id, expected_revision=expected_revision, stale_owner=stale_owner)
+        return await self._lanes.control(conversation_id, "abandon", request, ControlReply)
+
+    async def purge(self, conversation_id: str, *, expected_version: int | None = None) -> ControlReply:
+        """Delete the conversation for ever. Raises `ConversationActiveError` while it has active runs."""
+        request = PurgeRequest(expected_version=expected_version)
+        return await self._lanes.control(conversation_id, "purge", request, ControlReply)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def _reads(self) -> Store:
+        if self._store is None:
+            raise StoreRequiredError("this client has no store; give one to Turnlane.connect(store=...)")
+        return self._store
+
+    async def snapshot(self, conversation_id: str, *, tenant: str | None = None) -> Snapshot:
+        """The conversation as it stands: messages in causal order and their runs."""
+        return await self._reads.load_snapshot(conversation_id, tenant=tenant)
+
+    async def messages(
+        self,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        include_compacted: bool = False,
+        tenant: str | None = None,
+    ) -> MessagePage:
+        """A page of messages in causal order."""
+        return await self._reads.list_messages(
+            conversation_id, limit=limit, cursor=cursor, include_compacted=include_compacted, tenant=tenant
+        )
+
+    async def runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
+        """The active runs, in queue order."""
+        return await self._reads.list_active_runs(conversation_id, tenant=tenant)
+
+    async def lane_runs(self, conversation_id: str) -> list[RunLine]:
+        """The active runs as the lane itself sees them; needs no store. Empty when no lane runs."""
+        try:
+            return await self._lanes.query_runs(conversation_id)
+        except NoLane:
+            return []
+
+    async def run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
+        """One run, with its answer once it has ended."""
+        return await self._reads.load_run(conversation_id, run_id, tenant=tenant)
+
+    async def conversations(
+        self, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
+    ) -> ConversationPage:
+        """A page of conversations."""
+        return await self._reads.list_conversations(limit=limit, cursor=cursor, tenant=tenant)
+
+    async def events(
+        self, conversation_id: str, *, from_seq: int | None = None, tenant: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Every delivery event of a conversation, for ever: durable ones after `from_seq` (all of them, from
+        0; only new ones, without it), transient ones from now on."""
+        start = from_seq
+        if start is None:
+            start = await self._last_seq(conversation_id)
+        async for event in Watcher(self._reads, self._bus, conversation_id, start, tenant).events():
+            yield event
+
+    async def ledger_position(self, conversation_id: str, version: int) -> int:
+        """The ledger seq just before the event that made `version`: where to start watching from it."""
+        return await self._reads.seq_before_version(conversation_id, version)
+
+    async def _last_seq(self, conversation_id: str) -> int:
+        return await self._reads.last_seq(conversation_id)
+
+    async def absorber_of(self, conversation_id: str, run_id: str) -> str | None:
+        """The run that absorbed this one, if one did."""
+        view = await self._reads.load_run(conversation_id, run_id)
+        return view.run.absorbed_into_run_id if view is not None else None
+
+
+async def connect_temporal(target: str | None = None, *, namespace: str | None = None, **options: Any) -> Client:
+    """Connect to Temporal by its environment configuration, with what is given here on top."""
+    config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+    if target is not None:
+        config["target_host"] = target
+    if namespace is not None:
+        config["namespace"] = namespace
+    config.setdefault("target_host", "127.0.0.1:7233")
+    return await Client.connect(**(config | options), data_converter=pydantic_data_converter)
+
+
+def _as_parts(content: str | Sequence[InputPart]) -> tuple[InputPart, ...]:
+    return (TextPart(text=content),) if isinstance(content, str) else tuple(content)
+
+
+def _as_policy(policy: Policy | str | None) -> Policy | None:
+    if policy is None or isinstance(policy, Policy):
+        return policy
+    try:
+        return Policy(policy)
+    except ValueError:
+        known = ", ".join(sorted(Policy))
+        raise InvalidInputError(f"there is no policy of this name; there are {known}", fields=["policy"]) from None
+
+
+def _input(**fields: Any) -> Input:
+    try:
+        return Input(**fields)
+    except ValidationError as error:
+        places = [".".join(map(str, item["loc"])) + f": {item['type']}" for item in error.errors()]
+        raise InvalidInputError(_first_message(error), fields=places) from None
+
+
+def _first_message(error: ValidationError) -> str:
+    """What is wrong, in the words of our own rules; a value never appears in it."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return str(first["msg"]).removeprefix("Value error, ")
+
+
+async def _terminal_of(update: WorkflowUpdateHandle[SubmitReply]) -> Terminal | None:
+    try:
+        return (await answer(update)).terminal
+    except TurnlaneError as error:
+        if error.retryable:
+            return None
+        raise

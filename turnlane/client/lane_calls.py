@@ -1,0 +1,218 @@
+"""Calling a lane: updates and signals over Temporal, and its failures as our errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.client import (
+    Client,
+    RPCError,
+    RPCTimeoutOrCancelledError,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCStatusCode
+
+from turnlane.records.admissions import Input, SubmitReply
+from turnlane.records.errors import LaneClosingError, TurnlaneError, WorkersUnavailableError, error_for
+from turnlane.records.lane import AdmissionQuery, LaneStart, RunLine, WaitReply, WaitRequest
+
+T = TypeVar("T")
+
+LANE = "ConversationLane"
+RETRIES = 6
+FIRST_WAIT_SECONDS = 0.05
+
+_MOVING_ON = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED})
+_ENDED_UNDER_AN_UPDATE = "AcceptedUpdateCompletedWorkflow"
+
+
+class NoLane(Exception):
+    """No lane of the conversation is running."""
+
+
+class LaneCalls:
+    """The lane of a conversation, from outside. Every method raises our errors and nothing of Temporal's."""
+
+    def __init__(self, client: Client, task_queue: str, answer_seconds: float) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._answer_seconds = answer_seconds
+
+    def handle(self, conversation_id: str) -> WorkflowHandle[Any, Any]:
+        """The Temporal handle of a lane."""
+        return self._client.get_workflow_handle(f"lane/{conversation_id}")
+
+    async def submit(self, conversation_id: str, given: Input) -> SubmitReply:
+        """Submit by update, starting the lane if need be.
+
+        Raises `WorkersUnavailableError` when no worker answers in time: then nothing is durable.
+        """
+        update = await self._started(conversation_id, "submit", given, SubmitReply, WorkflowUpdateStage.COMPLETED)
+        return await answer(update)
+
+    async def submit_and_stay(self, conversation_id: str, given: Input) -> WorkflowUpdateHandle[SubmitReply]:
+        """Submit by update and return as soon as a worker took it; the handle answers when the run has ended."""
+        return await self._started(conversation_id, "submit", given, SubmitReply, WorkflowUpdateStage.ACCEPTED)
+
+    async def signal_submit(self, conversation_id: str, given: Input) -> None:
+        """Submit by signal: durable when this returns, whether or not a worker is up."""
+        await self._client.start_workflow(
+            LANE,
+            LaneStart(conversation_id=conversation_id),
+            id=f"lane/{conversation_id}",
+            task_queue=self._task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            start_signal="submit",
+            start_signal_args=[given],
+            static_summary=_summary(conversation_id),
+        )
+
+    async def control(self, conversation_id: str, name: str, argument: Any, result: type[T]) -> T:
+        """Make a control update, starting the lane from the store if it rests."""
+        update = await self._started(conversation_id, name, argument, result, WorkflowUpdateStage.COMPLETED)
+        return await answer(update)
+
+    async def update(self, conversation_id: str, name: str, argument: Any, result: type[T]) -> T:
+        """Make an update to a running lane. Raises `NoLane` when none runs."""
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                update: WorkflowUpdateHandle[T] = await self.handle(conversation_id).start_update(
+                    name, argument, wait_for_stage=WorkflowUpdateStage.COMPLETED, result_type=result
+                )
+                return await answer(update)
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError, RPCTimeoutOrCancelledError):
+            raise WorkersUnavailableError("no worker answered in time") from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise NoLane from None
+            raise
+
+    async def wait(self, conversation_id: str, run_id: str) -> WaitReply | None:
+        """Ask a lane once to be told when a run has ended. None when it cannot be asked that way just now."""
+        try:
+            handle = self.handle(conversation_id)
+            reply: WaitReply = await handle.execute_update("wait", WaitRequest(run_id=run_id), result_type=WaitReply)
+            return reply
+        except WorkflowUpdateFailedError as error:
+            failed = as_turnlane_error(error)
+            if failed.retryable:
+                return None
+            raise failed from None
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from None
+            return None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return await self.control(conversation_id, "wait", WaitRequest(run_id=run_id), WaitReply)
+            return None
+
+    async def query_admission(self, conversation_id: str, key: str) -> AdmissionQuery:
+        """Ask a lane what became of a key."""
+        reply: AdmissionQuery = await self._query(conversation_id, "admission", AdmissionQuery, key)
+        return reply
+
+    async def query_runs(self, conversation_id: str) -> list[RunLine]:
+        """Ask a lane for its active runs."""
+        reply: list[RunLine] = await self._query(conversation_id, "runs", list[RunLine])
+        return reply
+
+    async def _query(self, conversation_id: str, name: str, result: Any, *args: Any) -> Any:
+        try:
+            return await self.handle(conversation_id).query(
+                name, args=list(args), result_type=result, rpc_timeout=timedelta(seconds=self._answer_seconds)
+            )
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise NoLane from None
+            raise WorkersUnavailableError("no worker answered in time") from None
+        except WorkflowQueryFailedError:
+            raise WorkersUnavailableError("the lane could not be asked; its worker is failing") from None
+
+    async def _started(
+        self, conversation_id: str, name: str, argument: Any, result: type[T], stage: WorkflowUpdateStage
+    ) -> WorkflowUpdateHandle[T]:
+        """Start an update with start. A lane that is just moving on is asked again."""
+
+        async def attempt() -> WorkflowUpdateHandle[T]:
+            update: WorkflowUpdateHandle[T] = await self._client.start_update_with_start_workflow(
+                name,
+                argument,
+                start_workflow_operation=self._start(conversation_id),
+                wait_for_stage=stage,
+                result_type=result,
+            )
+            if stage is WorkflowUpdateStage.COMPLETED:
+                await answer(update)
+            return update
+
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                return await _again_while_moving_on(attempt)
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError, RPCTimeoutOrCancelledError):
+            raise WorkersUnavailableError("no worker answered in time") from None
+
+    def _start(self, conversation_id: str) -> WithStartWorkflowOperation[Any, Any]:
+        return WithStartWorkflowOperation(
+            LANE,
+            LaneStart(conversation_id=conversation_id),
+            id=f"lane/{conversation_id}",
+            task_queue=self._task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=_summary(conversation_id),
+        )
+
+
+def _summary(conversation_id: str) -> str:
+    return f"conversation {conversation_id}"
+
+
+async def answer(update: WorkflowUpdateHandle[T]) -> T:
+    """Await what an update answers; a failure is raised as our error."""
+    try:
+        return await update.result()
+    except WorkflowUpdateFailedError as error:
+        raise as_turnlane_error(error) from None
+
+
+async def _again_while_moving_on(attempt: Callable[[], Awaitable[T]]) -> T:
+    wait = FIRST_WAIT_SECONDS
+    for tries in range(1, RETRIES + 1):
+        try:
+            return await attempt()
+        except LaneClosingError:
+            if tries == RETRIES:
+                raise
+        except RPCError as error:
+            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+                raise WorkersUnavailableError("the lane has too many updates in flight") from None
+            if error.status not in _MOVING_ON or tries == RETRIES:
+                raise
+        await asyncio.sleep(wait)
+        wait *= 2
+    raise LaneClosingError("the lane kept moving on")
+
+
+def as_turnlane_error(error: WorkflowUpdateFailedError) -> TurnlaneError:
+    """The error behind a failed update."""
+    cause = error.cause
+    if not isinstance(cause, ApplicationError):
+        return LaneClosingError("the lane ended before it answered")
+    if cause.type == _ENDED_UNDER_AN_UPDATE:
+        return LaneClosingError("the lane ended before it answered")
+    details = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else {}
+    return error_for(cause.type or "", cause.message, details)

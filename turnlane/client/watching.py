@@ -1,0 +1,104 @@
+"""Watching a conversation: durable events from the ledger and live news from the bus, as one stream.
+
+The ledger is the truth. News from the bus comes at once but at most once, so the watcher reads the
+ledger when it starts, whenever the bus says that something was lost, and every second that nothing came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from turnlane.records.events import DURABLE_TYPES, Event
+from turnlane.store.bus import EventBus, Resync
+from turnlane.store.protocol import Store
+
+QUIET_SECONDS = 1.0
+FIRST_POLL_SECONDS = 0.02
+LONGEST_POLL_SECONDS = 0.5
+REMEMBERED_IDS = 4096
+
+
+class Watcher:
+    """Reads one conversation from a ledger position on, each durable event once, for ever."""
+
+    def __init__(
+        self, store: Store, bus: EventBus | None, conversation_id: str, from_seq: int, tenant: str | None
+    ) -> None:
+        self._store = store
+        self._bus = bus
+        self._conversation_id = conversation_id
+        self._tenant = tenant
+        self._seq = from_seq
+        self._told: dict[str, None] = {}
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Every durable event after the position, and what is transient from now on."""
+        if self._bus is None:
+            async for event in self._polled():
+                yield event
+            return
+        async with self._bus.subscribe(self._conversation_id) as news:
+            async for event in self._live(news):
+                yield event
+
+    async def _polled(self) -> AsyncIterator[Event]:
+        wait = FIRST_POLL_SECONDS
+        while True:
+            quiet = True
+            async for event in self._caught_up():
+                quiet = False
+                yield event
+            wait = min(wait * 1.5, LONGEST_POLL_SECONDS) if quiet else FIRST_POLL_SECONDS
+            await asyncio.sleep(wait)
+
+    async def _live(self, news: AsyncIterator[Event | Resync]) -> AsyncIterator[Event]:
+        async for event in self._caught_up():
+            yield event
+        pending: asyncio.Task[Event | Resync | None] | None = None
+        try:
+            while True:
+                pending = pending or asyncio.ensure_future(_next(news))
+                done, _ = await asyncio.wait({pending}, timeout=QUIET_SECONDS)
+                item = pending.result() if done else None
+                ended = bool(done) and item is None
+                pending = None if done else pending
+                if item is not None and not isinstance(item, Resync):
+                    if self._is_new(item):
+                        yield item
+                    continue
+                async for event in self._caught_up():
+                    yield event
+                if ended:
+                    return
+        finally:
+            if pending is not None:
+                pending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await pending
+
+    async def _caught_up(self) -> AsyncIterator[Event]:
+        while True:
+            events, seq = await self._store.events_since(self._conversation_id, self._seq, tenant=self._tenant)
+            for event in events:
+                if self._is_new(event):
+                    yield event
+            if seq == self._seq:
+                return
+            self._seq = seq
+
+    def _is_new(self, event: Event) -> bool:
+        """Whether a durable event was not told yet. Transient ones are always new: they are never caught up."""
+        if not isinstance(event, DURABLE_TYPES):
+            return True
+        if event.event_id in self._told:
+            return False
+        self._told[event.event_id] = None
+        if len(self._told) > REMEMBERED_IDS:
+            del self._told[next(iter(self._told))]
+        return True
+
+
+async def _next(news: AsyncIterator[Event | Resync]) -> Event | Resync | None:
+    return await anext(news, None)

@@ -1,0 +1,130 @@
+"""The worker: the one place that knows every room."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from turnlane.activities.lane_work import LaneWork
+from turnlane.activities.provider_step import ProviderSteps
+from turnlane.activities.providers.registry import Providers
+from turnlane.activities.tool_calls import ToolCalls
+from turnlane.agent import Agent
+from turnlane.records.lane import LaneSettings
+from turnlane.store.bus import EventBus
+from turnlane.store.protocol import Store
+from turnlane.workflows.lane import ConversationLane
+
+logger = logging.getLogger(__name__)
+
+TASK_QUEUE = "turnlane"
+SEARCH_ATTRIBUTES = ("TurnlaneAgent", "TurnlaneState")
+
+
+def build_worker(
+    client: Client,
+    *,
+    store: Store,
+    agents: Sequence[Agent],
+    bus: EventBus,
+    task_queue: str = TASK_QUEUE,
+    settings: LaneSettings | None = None,
+    providers: Providers | None = None,
+    graceful_seconds: float = 10.0,
+    **options: Any,
+) -> Worker:
+    """Make a worker that runs lanes and their activities for `agents`. `options` go to Temporal's Worker.
+
+    The client must use the pydantic data converter (`turnlane.client.connect` sees to that). Heartbeats
+    are sent at most a second late, so that an interrupt is heard soon on any server; a lane whose worker
+    died is offered to the others after two seconds. Raises ValueError for two agents of one name.
+    """
+    by_name = {agent.name: agent for agent in agents}
+    if len(by_name) != len(agents):
+        raise ValueError("two agents have one name")
+    work = LaneWork(store, by_name, bus, settings)
+    steps = ProviderSteps(store, by_name, bus, providers or Providers())
+    calls = ToolCalls(store, by_name, bus)
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[ConversationLane],
+        activities=[
+            work.open_lane,
+            work.load_queue,
+            work.commit,
+            work.find_run,
+            work.settle_calls,
+            work.prepare_admissions,
+            steps.provider_step,
+            calls.tool_call,
+        ],
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+        max_heartbeat_throttle_interval=timedelta(seconds=1),
+        default_heartbeat_throttle_interval=timedelta(seconds=1),
+        graceful_shutdown_timeout=timedelta(seconds=graceful_seconds),
+        **options,
+    )
+
+
+async def has_search_attributes(client: Client, *, register: bool = True) -> bool:
+    """Whether the namespace knows turnlane's search attributes; with `register`, add them if it may.
+
+    A lane sets them only where this is true: a server refuses attributes that it does not know.
+    """
+    try:
+        known = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+        missing = [name for name in SEARCH_ATTRIBUTES if name not in known.custom_attributes]
+        if missing and register:
+            keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+            await client.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(
+                    namespace=client.namespace, search_attributes=dict.fromkeys(missing, keyword)
+                )
+            )
+        return register or not missing
+    except RPCError as error:
+        logger.info("lanes go without search attributes: the server answered %s", error.status.name)
+        return False
+
+
+async def run_worker(
+    client: Client,
+    *,
+    store: Store,
+    agents: Sequence[Agent],
+    bus: EventBus,
+    task_queue: str = TASK_QUEUE,
+    settings: LaneSettings | None = None,
+    graceful_seconds: float = 10.0,
+    **options: Any,
+) -> None:
+    """Serve until cancelled; then finish what is under way within the grace time and return."""
+    shown = await has_search_attributes(client)
+    settings = (settings or LaneSettings()).model_copy(update={"search_attributes": shown})
+    providers = Providers()
+    worker = build_worker(
+        client,
+        store=store,
+        agents=agents,
+        bus=bus,
+        task_queue=task_queue,
+        settings=settings,
+        providers=providers,
+        graceful_seconds=graceful_seconds,
+        **options,
+    )
+    try:
+        await worker.run()
+    finally:
+        await providers.aclose()

@@ -1,0 +1,256 @@
+"""Admission: inputs become durable in the order in which Temporal delivered them, or are refused.
+
+One coroutine takes inputs from the inbox in batches, has them checked against store and agent in one
+local activity, and asks the reducer about each in turn. An input's caller is answered when its
+admission is in the store, so whoever has the answer finds the record there.
+"""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+from turnlane.records.admissions import Admission, Policy, SubmitReply
+from turnlane.records.base import JsonObject
+from turnlane.records.commands import Accept, Duplicate, Refusal, RefusalCode
+from turnlane.records.errors import (
+    AgentMismatchError,
+    ConversationActiveError,
+    ConversationPurgedError,
+    IdempotencyConflictError,
+    InvalidInputError,
+    LaneSupersededError,
+    QueueFullError,
+    RecordIdCollisionError,
+    RunConflictError,
+    RunNotFoundError,
+    TurnlaneError,
+    error_for,
+)
+from turnlane.records.lane import AgentFacts, HeadReceipt, NamedIds, ids_for_key
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.messages import Message, MessageStatus, Role
+from turnlane.records.mutations import MutationResult
+from turnlane.records.runs import RunState
+from turnlane.records.steps import KnownReceipt, PrepareAdmissions, PreparedAdmissions, PreparedInput
+from turnlane.workflows.calls import PREPARE_ADMISSIONS, store_call
+from turnlane.workflows.core import LaneCore, Pending
+from turnlane.workflows.reducer import Transition, abort_reason
+
+BATCH_COUNT = 64
+BATCH_BYTES = 96 * 1024
+REMEMBERED_ADMISSIONS = 128
+
+_REFUSALS: dict[RefusalCode, tuple[type[TurnlaneError], str]] = {
+    RefusalCode.PURGED: (ConversationPurgedError, "the conversation was purged"),
+    RefusalCode.NOT_FOUND: (RunNotFoundError, "the conversation has no such active run"),
+    RefusalCode.CONFLICT: (RunConflictError, "the run or conversation is not as the call expects"),
+    RefusalCode.BLOCKED: (RunConflictError, "another run stands before this one"),
+    RefusalCode.ACTIVE: (ConversationActiveError, "the conversation has active runs"),
+    RefusalCode.KEY_CONFLICT: (IdempotencyConflictError, "the key was used before, for other content"),
+    RefusalCode.ID_COLLISION: (RecordIdCollisionError, "a proposed record id is in use in this conversation"),
+    RefusalCode.AGENT_MISMATCH: (AgentMismatchError, "the conversation has another agent or tenant"),
+    RefusalCode.QUEUE_FULL: (QueueFullError, "the lane's queue is full; try again when runs have ended"),
+    RefusalCode.UNSAFE: (RunConflictError, "a started run goes back only as replay-safe"),
+    RefusalCode.INVALID: (InvalidInputError, "the command does not make sense"),
+}
+
+
+def error_of(refusal: Refusal) -> TurnlaneError:
+    """The error a caller gets for a refusal: head version and run revision by name."""
+    kind, message = _REFUSALS[refusal.code]
+    return kind(
+        refusal.detail or message,
+        head_version=refusal.head_version,
+        run_revision=refusal.run_revision,
+        run_ids=list(refusal.run_ids),
+    )
+
+
+class Admissions:
+    """The pump from the inbox to the reducer."""
+
+    def __init__(self, core: LaneCore) -> None:
+        self._core = core
+
+    async def pump(self) -> None:
+        """Admit what arrives, for ever."""
+        core = self._core
+        while core.outbox.lost is None:
+            await workflow.wait_condition(lambda: bool(core.inbox))
+            core.deciding = self._next_batch()
+            try:
+                await self._admit_batch(core.deciding)
+            except TurnlaneError as error:
+                for pending in core.deciding:
+                    self._refuse(pending, error)
+            core.deciding = []
+
+    def _next_batch(self) -> list[Pending]:
+        batch: list[Pending] = []
+        size = 0
+        while self._core.inbox and len(batch) < BATCH_COUNT:
+            size += len(self._core.inbox[0].input.model_dump_json())
+            if batch and size > BATCH_BYTES:
+                break
+            batch.append(self._core.inbox.popleft())
+        return batch
+
+    async def _admit_batch(self, batch: list[Pending]) -> None:
+        core = self._core
+        if core.head.purged:
+            raise ConversationPurgedError("the conversation was purged")
+        request = PrepareAdmissions(
+            conversation_id=core.conversation_id,
+            agent=core.head.agent,
+            tenant=core.head.tenant,
+            facts_digest=core.facts.digest if core.facts else None,
+            inputs=tuple(pending.input for pending in batch),
+            probe=tuple(self._must_probe(pending) for pending in batch),
+            has_live_run=core.head.live is not None,
+        )
+        prepared = await store_call(PREPARE_ADMISSIONS, request, PreparedAdmissions, core.settings, core.outage)
+        if prepared.facts is not None:
+            core.facts = prepared.facts
+        for pending, found in zip(batch, prepared.inputs, strict=True):
+            self._admit(pending, found)
+
+    def _must_probe(self, pending: Pending) -> bool:
+        head = self._core.head
+        return not head.receipts_complete and head.receipt(pending.input.key) is None
+
+    def _admit(self, pending: Pending, found: PreparedInput) -> None:
+        core = self._core
+        if core.outbox.lost is not None:
+            return self._refuse(pending, core.outbox.lost)
+        if found.refusal_code is not None and core.head.receipt(pending.input.key) is None:
+            details = {"fields": list(found.fields)} if found.fields else {}
+            return self._refuse(pending, error_for(found.refusal_code, found.refusal or "", details))
+        policy = found.policy or Policy.QUEUE
+        ids = self._ids(pending)
+        command = self._accept(pending, policy, ids, found)
+        decision = core.decide(
+            command,
+            lambda result: self._admitted(pending, command, result),
+            lambda error: self._refuse(pending, error),
+        )
+        if isinstance(decision, Refusal):
+            self._refuse(pending, error_of(decision))
+        elif isinstance(decision, Duplicate):
+            self._answer_duplicate(pending, decision.receipt, found.known)
+        else:
+            self._act(policy, decision)
+        return None
+
+    def _ids(self, pending: Pending) -> NamedIds:
+        derived = ids_for_key(self._core.conversation_id, pending.input.key)
+        proposed = pending.input.record_ids
+        if proposed is None:
+            return derived
+        return NamedIds(
+            proposed.input_message_id or derived.input_message_id,
+            proposed.run_id or derived.run_id,
+            proposed.assistant_message_id or derived.assistant_message_id,
+        )
+
+    def _accept(self, pending: Pending, policy: Policy, ids: NamedIds, found: PreparedInput) -> Accept:
+        core, given, now = self._core, pending.input, workflow.now()
+        facts = core.facts or AgentFacts(name=given.agent or core.head.agent or "unknown")
+        message = Message(
+            id=ids.input_message_id,
+            conversation_id=core.conversation_id,
+            role=Role(given.role),
+            status=MessageStatus.COMMITTED,
+            parts=given.content,
+            metadata=given.metadata,
+            created_at=now,
+            updated_at=now,
+        )
+        return Accept(
+            key=given.key,
+            content_digest=given.content_digest,
+            policy=policy,
+            message=message,
+            run_id=ids.run_id,
+            assistant_message_id=ids.assistant_message_id,
+            agent=given.agent or core.head.agent or facts.name,
+            tenant=core.head.tenant if given.tenant is None and core.head.agent else given.tenant,
+            context=given.context,
+            blob=given.blob,
+            coalesce=facts.coalesce,
+            known=_packed(found.known, given.key),
+            queued_runs=facts.queued_runs,
+            recent_receipts=facts.recent_receipts,
+        )
+
+    def _act(self, policy: Policy, transition: Transition) -> None:
+        """The input is admitted; now its policy acts on the run in flight, and the queue moves."""
+        reason = abort_reason(policy)
+        if reason is not None:
+            self._core.ask_to_stop(reason, except_run=transition.run_id)
+        self._core.schedule()
+
+    def _admitted(self, pending: Pending, command: Accept, result: MutationResult) -> None:
+        receipt = self._core.head.receipt(command.key)
+        run_id = (receipt.run_id if receipt else "") or command.run_id
+        assistant = (receipt.assistant_message_id if receipt else "") or command.assistant_message_id
+        admission = Admission(
+            conversation_id=self._core.conversation_id,
+            idempotency_key=command.key,
+            input_message_id=command.message.id,
+            run_id=run_id,
+            assistant_message_id=assistant,
+            run_state=RunState.QUEUED,
+            policy=command.policy,
+            snapshot_version=result.version,
+            coalesced=run_id != command.run_id,
+        )
+        self._answer(pending, admission)
+
+    def _answer_duplicate(self, pending: Pending, receipt: HeadReceipt, known: KnownReceipt | None) -> None:
+        core = self._core
+        derived = ids_for_key(core.conversation_id, receipt.key)
+        run_id = receipt.run_id or derived.run_id
+        run = core.head.run(run_id)
+        end = core.ends.get(run_id)
+        admission = Admission(
+            conversation_id=core.conversation_id,
+            idempotency_key=receipt.key,
+            input_message_id=receipt.input_message_id or derived.input_message_id,
+            run_id=run_id,
+            assistant_message_id=receipt.assistant_message_id or derived.assistant_message_id,
+            run_state=run.state if run else end.state if end else known.run_state if known else RunState.COMPLETED,
+            policy=Policy(receipt.policy),
+            snapshot_version=core.head.version,
+            duplicate=True,
+        )
+        core.outbox.after(lambda: self._answer(pending, admission), lambda error: self._refuse(pending, error))
+
+    def _answer(self, pending: Pending, admission: Admission) -> None:
+        pending.reply = SubmitReply(admission=admission)
+        self._core.admitted[admission.idempotency_key] = admission
+        while len(self._core.admitted) > REMEMBERED_ADMISSIONS:
+            self._core.admitted.popitem(last=False)
+
+    def _refuse(self, pending: Pending, error: TurnlaneError) -> None:
+        pending.error = error
+        if not pending.is_signal:
+            return
+        if isinstance(error, LaneSupersededError):
+            self._core.carried.append(pending.input)
+        else:
+            payload: JsonObject = {"key": pending.input.key, "code": error.code}
+            self._core.note(LedgerKind.ADMISSION_REFUSED, payload)
+
+
+def _packed(known: KnownReceipt | None, key: str) -> HeadReceipt | None:
+    if known is None:
+        return None
+    return HeadReceipt(
+        key,
+        known.content_digest,
+        known.policy.value,
+        known.version,
+        known.input_message_id,
+        known.run_id,
+        known.assistant_message_id,
+    )

@@ -1,0 +1,103 @@
+"""Calling activities from the lane: the names, the time limits, and what happens when the store is down.
+
+Everything short goes through a local activity. When that fails because the store does not answer, the
+same call is made again as a normal activity, which retries for ever with backoff: the lane waits, its
+inputs are safe in Temporal, and its history grows by three events and not with the length of the outage.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+
+from turnlane.records.errors import FinalError, TurnlaneError, error_for
+from turnlane.records.lane import LaneSettings
+
+COMMIT = "commit"
+FIND_RUN = "find_run"
+LOAD_QUEUE = "load_queue"
+OPEN_LANE = "open_lane"
+PREPARE_ADMISSIONS = "prepare_admissions"
+PROVIDER_STEP = "provider_step"
+SETTLE_CALLS = "settle_calls"
+
+R = TypeVar("R")
+
+_LOCAL_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=50), maximum_interval=timedelta(milliseconds=400), maximum_attempts=4
+)
+_PATIENT_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=20))
+
+
+class Outage:
+    """Whether the lane waits for its store just now."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @property
+    def is_on(self) -> bool:
+        """True while a call waits for the store to come back."""
+        return self.calls > 0
+
+
+async def store_call(name: str, argument: Any, result: type[R], settings: LaneSettings, outage: Outage) -> R:
+    """Make one short call to the store's side and return its answer, however long the store is away.
+
+    Raises the `TurnlaneError` behind an error that retrying cannot change.
+    """
+    try:
+        answer: R = await workflow.execute_local_activity(
+            name,
+            argument,
+            result_type=result,
+            schedule_to_close_timeout=timedelta(seconds=settings.local_seconds),
+            retry_policy=_LOCAL_RETRY,
+        )
+        return answer
+    except ActivityError as error:
+        _raise_final(error)
+    outage.calls += 1
+    try:
+        answer = await workflow.execute_activity(
+            name,
+            argument,
+            result_type=result,
+            start_to_close_timeout=timedelta(seconds=60),
+            retry_policy=_PATIENT_RETRY,
+            summary="the store did not answer; waiting for it",
+        )
+        return answer
+    except ActivityError as error:
+        _raise_final(error)
+        raise
+    finally:
+        outage.calls -= 1
+
+
+def _raise_final(error: ActivityError) -> None:
+    cause = error.cause
+    if isinstance(cause, CancelledError):
+        raise error
+    if isinstance(cause, ApplicationError) and cause.non_retryable:
+        raise as_error(cause) from error
+
+
+def as_error(cause: ApplicationError) -> TurnlaneError:
+    """Turn a failure back into the error it was: the code travels as its type, the facts as its details."""
+    details = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else {}
+    return error_for(cause.type or "", cause.message, details)
+
+
+def as_failure(error: TurnlaneError) -> ApplicationError:
+    """Turn an error into the failure that carries it to a caller."""
+    return ApplicationError(
+        error.message,
+        error.details,
+        type=error.code,
+        non_retryable=isinstance(error, FinalError) or not error.retryable,
+    )

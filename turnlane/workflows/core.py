@@ -1,0 +1,240 @@
+"""The core of a lane: its state, and the one place where transitions are decided and queued."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import workflow
+
+from turnlane.records.admissions import Admission, Input, SubmitReply, Terminal
+from turnlane.records.base import JsonObject
+from turnlane.records.commands import Acquire, Cancel, Command, Interrupt, Note, Recover, Settle
+from turnlane.records.errors import TurnlaneError
+from turnlane.records.lane import AbortReason, AgentFacts, LaneHead, LaneRun, LaneSettings, LaneStart, RunProgress
+from turnlane.records.mutations import MutationResult
+from turnlane.records.runs import ENDINGS, RunState, TerminalReason
+from turnlane.workflows.calls import Outage
+from turnlane.workflows.ending import RunEnd
+from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
+from turnlane.workflows.reducer import Decision, Transition, absorptions, observe, reduce
+
+REMEMBERED_ENDS = 64
+
+
+@dataclass
+class Pending:
+    """An input that waits for its admission; `reply` or `error` is set when it is decided and durable."""
+
+    input: Input
+    is_signal: bool
+    reply: SubmitReply | None = None
+    error: TurnlaneError | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the caller may be answered."""
+        return self.reply is not None or self.error is not None
+
+
+@dataclass
+class Waiters:
+    """Who waits for a result: bounded, so that watching never holds up writing."""
+
+    limit: int = 6
+    count: int = 0
+    round: int = 0
+    clock_runs: bool = False
+
+
+class LaneCore:
+    """Everything a lane knows, and how it changes.
+
+    The head changes in `decide` and nowhere else; each change is queued for the store in the same breath.
+    """
+
+    def __init__(self, start: LaneStart) -> None:
+        self.conversation_id = start.conversation_id
+        self.head = start.head or LaneHead(conversation_id=start.conversation_id)
+        self.progress = start.progress
+        self.facts: AgentFacts | None = start.facts
+        self.settings = LaneSettings()
+        self.epoch = 0
+        self.is_open = False
+        self.is_draining = False
+        self.is_closing = False
+        self.outage = Outage()
+        self.outbox = Outbox(start.conversation_id, self.outage)
+        self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
+        self.deciding: list[Pending] = []
+        self.carried: list[Input] = []
+        self.ends: OrderedDict[str, Terminal] = OrderedDict()
+        self.admitted: OrderedDict[str, Admission] = OrderedDict()
+        self.waiters = Waiters()
+        self.last_active = workflow.now()
+        self.last_failure = ""
+        self.executing = False
+        self.activities: list[workflow.ActivityHandle[Any]] = []
+        self.activities_of = ""
+        self.tell: Callable[[], None] = lambda: None
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def decide(self, command: Command, on_commit: OnCommit | None = None, on_loss: OnLoss | None = None) -> Decision:
+        """Ask the reducer; if it says yes, take over the new head and queue the mutation."""
+        decision = reduce(self.head, command, workflow.now())
+        if isinstance(decision, Transition):
+            self.head = decision.head
+            self.outbox.put(decision.mutation, decision.run_id, on_commit, on_loss)
+            self.tell()
+        return decision
+
+    def learned(self, result: MutationResult) -> None:
+        """Take over the version and revisions the store gave, plus what it has not seen yet."""
+        revisions = {
+            run_id: revision + self.outbox.outstanding(run_id) for run_id, revision in result.revisions.items()
+        }
+        self.head = observe(self.head, result.version + self.outbox.outstanding_versions, revisions)
+        self.last_active = workflow.now()
+        self.tell()
+
+    def note(self, kind: str, payload: JsonObject) -> None:
+        """Append a ledger event, unless there is no conversation to append it to."""
+        if not self.head.purged:
+            self.decide(Note(kind=kind, payload=payload))
+
+    # --- the queue ------------------------------------------------------------------------------
+
+    @property
+    def owner_id(self) -> str:
+        """Who executes runs here: this workflow run."""
+        return workflow.info().run_id
+
+    @property
+    def continue_as_new_is_due(self) -> bool:
+        """Whether the history is long enough to start a fresh one between two runs."""
+        info = workflow.info()
+        return (
+            info.is_continue_as_new_suggested()
+            or info.get_current_history_length() >= self.settings.events_between_runs
+        )
+
+    @property
+    def continue_as_new_is_urgent(self) -> bool:
+        """Whether the history is so long that even a run in flight moves to a fresh one."""
+        info = workflow.info()
+        return (
+            info.is_continue_as_new_suggested()
+            or info.get_current_history_length() >= self.settings.events_between_steps
+        )
+
+    def schedule(self) -> None:
+        """Let the first waiting run start, if nothing is in its way."""
+        if self.head.live is not None or self.is_closing or self.outbox.lost is not None:
+            return
+        queued = self.head.queued
+        if not queued or self.continue_as_new_is_due:
+            return
+        run = queued[0]
+        decision = self.decide(Acquire(run_id=run.id, owner_id=self.owner_id, resumes=run.started))
+        if not isinstance(decision, Transition):
+            raise AssertionError(f"the first run of the queue was refused: {decision}")
+        if not (run.started and self.progress is not None and self.progress.run_id == run.id):
+            self.progress = RunProgress(run_id=run.id)
+
+    # --- ending runs ----------------------------------------------------------------------------
+
+    def settle(self, run: LaneRun, end: RunEnd) -> None:
+        """End the live run, and let the next one start in the same commit."""
+        taken = tuple((item.run_id, item.input_id) for item in self.progress.taken) if self.progress else ()
+        completed = ENDINGS[end.reason].state is RunState.COMPLETED
+        command = Settle(
+            run_id=run.id,
+            token=run.token,
+            reason=end.reason,
+            policy_name=end.policy_name,
+            control=end.control,
+            failure=end.failure,
+            absorb=absorptions(self.head, taken) if completed else (),
+        )
+        absorbed = tuple(claim.run_id for claim in command.absorb)
+        decision = self.decide(command, lambda result: self._ended(run, end, absorbed, result))
+        if not isinstance(decision, Transition):
+            raise AssertionError(f"the end of the live run was refused: {decision}")
+        self.progress = None
+        self.last_failure = end.failure.failure_class.value if end.failure else ""
+        self.schedule()
+
+    def _ended(self, run: LaneRun, end: RunEnd, absorbed: tuple[str, ...], result: MutationResult) -> None:
+        terminal = Terminal(
+            conversation_id=self.conversation_id,
+            run_id=run.id,
+            assistant_message_id=run.assistant_message_id,
+            state=ENDINGS[end.reason].state,
+            reason=end.reason,
+            snapshot_version=result.version,
+            policy_name=end.policy_name,
+            failure=end.failure,
+        )
+        self.remember(run.id, terminal)
+        for run_id in absorbed:
+            self.remember(run_id, terminal)
+
+    def remember(self, run_id: str, terminal: Terminal) -> None:
+        """Keep how a run ended, for those who ask soon; the store knows the rest."""
+        self.ends[run_id] = terminal
+        while len(self.ends) > REMEMBERED_ENDS:
+            self.ends.popitem(last=False)
+
+    def interrupt(
+        self, command: Interrupt, on_commit: OnCommit | None = None, on_loss: OnLoss | None = None
+    ) -> Decision:
+        """Ask a run to stop: first durably, and only then are its activities told."""
+
+        def committed(result: MutationResult) -> None:
+            self.cancel_activities(command.run_id)
+            if on_commit is not None:
+                on_commit(result)
+
+        return self.decide(command, committed, on_loss)
+
+    def ask_to_stop(self, reason: AbortReason, except_run: str | None = None) -> None:
+        """Ask the live run to stop, unless it was asked before: the first reason stands."""
+        live = self.head.live
+        if live is not None and live.id != except_run and live.state is RunState.RUNNING:
+            self.interrupt(Interrupt(run_id=live.id, reason=reason))
+
+    def cancel_activities(self, run_id: str) -> None:
+        """Tell the activities of a run to stop; the run loop waits until they really have."""
+        if self.activities_of == run_id:
+            for handle in self.activities:
+                handle.cancel()
+
+    def give_up(self, command: Cancel | Recover, on_commit: OnCommit, on_loss: OnLoss) -> Decision:
+        """End a run without executing it further: a queued one is cancelled, any one abandoned."""
+        run = self.head.run(command.run_id)
+        reason = TerminalReason.CANCELLED if isinstance(command, Cancel) else TerminalReason.ABANDONED
+
+        def committed(result: MutationResult) -> None:
+            self.cancel_activities(command.run_id)
+            if run is not None:
+                self._ended(run, RunEnd(reason=reason), (), result)
+            on_commit(result)
+
+        decision = self.decide(command, committed, on_loss)
+        self.schedule()
+        return decision
+
+    # --- rest -----------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, waits or is being decided."""
+        return not self.head.runs and not self.inbox and not self.deciding and self.outbox.is_empty
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything decided is durable and nothing is being decided: a safe point to leave."""
+        return not self.inbox and not self.deciding and self.outbox.is_empty and not self.executing

@@ -1,0 +1,471 @@
+"""The lane: the workflow that runs one conversation, id `lane/<conversation_id>`.
+
+Handlers put inputs into the inbox or ask the reducer; three coroutines do the rest: the pump admits,
+the mirror commits, the run loop works on the live run. The main coroutine opens the lane, watches for
+the moments at which it may rest, and is the only one that continues as new or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+with workflow.unsafe.imports_passed_through():
+    from turnlane.records.admissions import Input, SubmitReply
+    from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal
+    from turnlane.records.errors import (
+        ConversationPurgedError,
+        InputTooLargeError,
+        InvalidInputError,
+        LaneClosingError,
+        LaneSupersededError,
+        QueueFullError,
+        RunConflictError,
+        TurnlaneError,
+    )
+    from turnlane.records.lane import (
+        AbandonRequest,
+        AbortReason,
+        AdmissionQuery,
+        ControlReply,
+        LaneHead,
+        LaneReport,
+        LaneStart,
+        PurgeRequest,
+        RunLine,
+        RunRequest,
+        WaitReply,
+        WaitRequest,
+    )
+    from turnlane.records.mutations import LaneOpened, MutationResult, OpenLane, QueuePage, QueueRuns
+    from turnlane.records.runs import ENDINGS, TerminalReason
+    from turnlane.workflows.admission import Admissions, error_of
+    from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, as_failure, store_call
+    from turnlane.workflows.core import LaneCore, Pending
+    from turnlane.workflows.details import details, run_lines
+    from turnlane.workflows.reducer import Decision
+    from turnlane.workflows.run_loop import RunLoop
+    from turnlane.workflows.waiting import Waiting
+
+AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("TurnlaneAgent")
+STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("TurnlaneState")
+
+MAX_INLINE_BYTES = 64 * 1024
+MAX_INBOX = 4096
+MAX_REOPENS = 5
+
+
+@workflow.defn(name="ConversationLane")
+class ConversationLane:
+    """One conversation. See the module."""
+
+    @workflow.init
+    def __init__(self, start: LaneStart) -> None:
+        self._start = start
+        self._core = LaneCore(start)
+        self._admissions = Admissions(self._core)
+        self._runs = RunLoop(self._core)
+        self._waiting = Waiting(self._core)
+        self._handlers_busy = 0
+
+    # --- the main coroutine ---------------------------------------------------------------------
+
+    @workflow.run
+    async def run(self, start: LaneStart) -> LaneReport:
+        """Run the conversation until it rests. Everything that was accepted is in the store by then."""
+        if workflow.info().workflow_id != f"lane/{start.conversation_id}":
+            raise as_failure(InvalidInputError("a lane's workflow id is lane/<conversation_id>"))
+        try:
+            return await self._live()
+        except TurnlaneError as error:
+            raise as_failure(error) from error
+        except asyncio.CancelledError:
+            await self._shut_down()
+            raise
+
+    async def _live(self) -> LaneReport:
+        core = self._core
+        core.tell = lambda: workflow.set_current_details(details(core))
+        await self._open()
+        tasks = [
+            asyncio.create_task(core.outbox.mirror(lambda: core.epoch, lambda: core.settings, core.learned)),
+            asyncio.create_task(self._admissions.pump()),
+            asyncio.create_task(self._work()),
+        ]
+        while True:
+            await self._wait_for_a_resting_point(tasks)
+            report = await self._rest(tasks)
+            if report is not None:
+                return report
+
+    async def _rest(self, tasks: list[asyncio.Task[None]]) -> LaneReport | None:
+        """Do what the moment asks: reopen, renew, close, or (None) go on."""
+        core = self._core
+        for task in tasks:
+            if task.done():
+                task.result()
+        if core.outbox.lost is not None:
+            return await self._reopen_or_end()
+        if core.head.purged:
+            return await self._close("purged")
+        if self._must_renew():
+            await self._renew()
+        elif self._idle_for_long():
+            return await self._close("idle")
+        return None
+
+    async def _wait_for_a_resting_point(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Sleep until something needs the main coroutine. The idle timer is one for many turns: it is not
+        cancelled when work comes, it looks at the clock when it fires."""
+        core = self._core
+
+        def called() -> bool:
+            return (
+                core.outbox.lost is not None
+                or core.head.purged
+                or self._must_renew()
+                or any(task.done() for task in tasks)
+            )
+
+        idle = core.settings.idle_close_seconds
+        timeout = None
+        if idle is not None:
+            rested = (workflow.now() - core.last_active).total_seconds()
+            timeout = timedelta(seconds=max(idle - rested, 1.0) if core.is_idle else idle)
+        try:
+            await workflow.wait_condition(called, timeout=timeout)
+        except TimeoutError:
+            return
+
+    def _idle_for_long(self) -> bool:
+        core = self._core
+        idle = core.settings.idle_close_seconds
+        rested = (workflow.now() - core.last_active).total_seconds()
+        return idle is not None and core.is_idle and not self._handlers_busy and rested >= idle
+
+    # --- opening --------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        core, start = self._core, self._start
+        request = OpenLane(
+            conversation_id=core.conversation_id,
+            owner=workflow.info().run_id,
+            carried_epoch=start.epoch if start.head is not None else None,
+            facts_digest=core.facts.digest if core.facts else None,
+        )
+        opened = await store_call(OPEN_LANE, request, LaneOpened, core.settings, core.outage)
+        core.settings = opened.settings
+        core.facts = opened.facts or core.facts
+        if opened.epoch is None:
+            core.outbox.lost = LaneSupersededError("another incarnation of the lane has opened the conversation")
+            return
+        core.epoch = opened.epoch
+        if start.head is None and opened.head is not None:
+            await self._load(opened)
+        core.is_open = True
+        self._resume()
+
+    async def _load(self, opened: LaneOpened) -> None:
+        core = self._core
+        core.head = opened.head or core.head
+        core.progress = opened.progress
+        more = opened.more
+        while more and core.head.runs:
+            page = QueuePage(conversation_id=core.conversation_id, after_order=max(r.order for r in core.head.runs))
+            found = await store_call(LOAD_QUEUE, page, QueueRuns, core.settings, core.outage)
+            core.head = core.head.model_copy(update={"runs": core.head.runs + found.runs})
+            more = found.more and bool(found.runs)
+
+    def _resume(self) -> None:
+        """Take up what an earlier incarnation left: a live run goes on after its last finished step."""
+        core = self._core
+        live = core.head.live
+        if live is not None and self._start.head is None and live.state.value == "running":
+            core.decide(Recover(run_id=live.id, action="requeue", replay_safe=True))
+        core.schedule()
+
+    def _show_agent(self) -> None:
+        """Set the search attributes, once in the life of a workflow: each upsert is a history event."""
+        core = self._core
+        if not core.settings.search_attributes or core.head.agent is None:
+            return
+        if workflow.info().typed_search_attributes.get(AGENT_ATTRIBUTE) != core.head.agent:
+            workflow.upsert_search_attributes(
+                [AGENT_ATTRIBUTE.value_set(core.head.agent), STATE_ATTRIBUTE.value_set("open")]
+            )
+
+    # --- working --------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Run the live run whenever there is one."""
+        core = self._core
+        while core.outbox.lost is None:
+            await workflow.wait_condition(lambda: core.head.live is not None and not core.is_draining)
+            core.executing = True
+            self._show_agent()
+            try:
+                await self._runs.execute()
+            finally:
+                core.executing = False
+            if core.continue_as_new_is_urgent:
+                core.is_draining = True
+
+    # --- leaving --------------------------------------------------------------------------------
+
+    def _must_renew(self) -> bool:
+        core = self._core
+        if core.is_draining:
+            return True
+        return core.is_open and core.continue_as_new_is_due and core.head.live is None
+
+    async def _renew(self) -> None:
+        """Continue as new: let handlers finish, then hand the whole state on."""
+        core = self._core
+        core.is_draining = True
+        await workflow.wait_condition(lambda: self._may_leave() or core.outbox.lost is not None)
+        if core.outbox.lost is not None:
+            return
+        head = _trimmed(core.head, core.settings.carried_head_bytes)
+        workflow.continue_as_new(
+            LaneStart(
+                conversation_id=core.conversation_id,
+                epoch=core.epoch,
+                head=head,
+                progress=core.progress,
+                facts=core.facts,
+            )
+        )
+
+    def _may_leave(self) -> bool:
+        return self._core.is_settled and workflow.all_handlers_finished()
+
+    async def _reopen_or_end(self) -> LaneReport:
+        """The store refused this incarnation. Inputs that only this workflow has are taken to the next one."""
+        core = self._core
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        error = core.outbox.lost or LaneSupersededError("the lane was superseded")
+        inbox = tuple(core.carried) + tuple(item.input for item in core.inbox if item.is_signal)
+        if isinstance(error, LaneSupersededError) and inbox and self._start.reopened < MAX_REOPENS:
+            workflow.continue_as_new(
+                LaneStart(conversation_id=core.conversation_id, inbox=inbox, reopened=self._start.reopened + 1)
+            )
+        if isinstance(error, ConversationPurgedError):
+            return self._report("purged")
+        raise as_failure(error)
+
+    async def _close(self, outcome: str) -> LaneReport | None:
+        """End the workflow, unless an input came in the meantime; the next one starts a new lane."""
+        core = self._core
+        await workflow.wait_condition(lambda: self._may_leave() or core.outbox.lost is not None)
+        if core.outbox.lost is not None or core.head.runs:
+            return None
+        if core.settings.search_attributes:
+            workflow.upsert_search_attributes([STATE_ATTRIBUTE.value_set(outcome)])
+        return self._report(outcome)
+
+    async def _shut_down(self) -> None:
+        """The workflow was cancelled: the live run ends as shut down, what waits stays queued in the store."""
+        core = self._core
+        core.is_closing = True
+        if not core.is_open:
+            core.outbox.lost = LaneClosingError("the lane was cancelled before it opened")
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return
+        core.ask_to_stop(AbortReason.SHUTDOWN)
+        await workflow.wait_condition(
+            lambda: core.head.live is None and self._may_leave() or core.outbox.lost is not None
+        )
+
+    def _report(self, outcome: str) -> LaneReport:
+        return LaneReport(conversation_id=self._core.conversation_id, outcome=outcome, version=self._core.head.version)
+
+    # --- inputs ---------------------------------------------------------------------------------
+
+    @workflow.update(name="submit")
+    async def submit(self, given: Input) -> SubmitReply:
+        """Admit an input; answers when the admission is durable, and with `stay` when its run has ended."""
+        pending = Pending(given, is_signal=False)
+        self._core.inbox.append(pending)
+        with self._busy():
+            await workflow.wait_condition(lambda: pending.is_answered or self._core.outbox.lost is not None)
+            if pending.error is not None:
+                raise as_failure(pending.error)
+            if pending.reply is None:
+                raise as_failure(self._core.outbox.lost or LaneClosingError("the lane is closing"))
+            if not given.stay:
+                return pending.reply
+            waited = await self._waiting.for_run(pending.reply.admission.run_id)
+            return SubmitReply(admission=pending.reply.admission, terminal=waited.terminal)
+
+    @submit.validator
+    def _check_submit(self, given: Input) -> None:
+        error = self._objection(given)
+        if error is not None:
+            raise as_failure(error)
+
+    @workflow.signal(name="submit")
+    async def submit_signal(self, given: Input) -> None:
+        """Admit an input for a caller that cannot wait. A refusal is told in the ledger."""
+        self._core.inbox.append(Pending(given, is_signal=True))
+
+    def _objection(self, given: Input) -> TurnlaneError | None:
+        """What is wrong with an input whatever the agent: found without a trace in the history."""
+        core = self._core
+        size = len(given.model_dump_json())
+        if size > MAX_INLINE_BYTES:
+            return InputTooLargeError("an input this large travels as a blob", size=size, limit=MAX_INLINE_BYTES)
+        if core.head.purged:
+            return ConversationPurgedError("the conversation was purged")
+        if core.is_closing:
+            return LaneClosingError("the lane is closing; try again")
+        if len(core.inbox) >= MAX_INBOX:
+            return QueueFullError("too many inputs wait for admission; try again")
+        return None
+
+    @workflow.update(name="wait")
+    async def wait(self, request: WaitRequest) -> WaitReply:
+        """Answer when a run has ended, or `again`."""
+        with self._busy():
+            return await self._waiting.for_run(request.run_id)
+
+    # --- control --------------------------------------------------------------------------------
+
+    @workflow.update(name="interrupt")
+    async def interrupt(self, request: RunRequest) -> ControlReply:
+        """Ask a run to stop; answers when the request is durable. A run that is not running is a conflict."""
+        await self._opened()
+        run_id = request.run_id or (self._core.head.live.id if self._core.head.live else None)
+        if run_id is None:
+            raise as_failure(RunConflictError("no run is running", head_version=self._core.head.version))
+        command = Interrupt(run_id=run_id, expected_revision=request.expected_revision)
+        return await self._control(command)
+
+    @workflow.signal(name="interrupt")
+    async def interrupt_signal(self, request: RunRequest) -> None:
+        """Ask a run to stop, for a caller that cannot wait."""
+        await self._opened()
+        live = self._core.head.live
+        run_id = request.run_id or (live.id if live else None)
+        if run_id is not None:
+            self._core.interrupt(Interrupt(run_id=run_id, expected_revision=request.expected_revision))
+
+    @workflow.signal(name="stop")
+    async def stop_signal(self) -> None:
+        """Ask the run in flight to stop; the queue goes on."""
+        await self._opened()
+        self._core.ask_to_stop(AbortReason.INTERRUPT)
+
+    @workflow.update(name="cancel")
+    async def cancel(self, request: RunRequest) -> ControlReply:
+        """End a run that still waits."""
+        if request.run_id is None:
+            raise as_failure(InvalidInputError("name the queued run to cancel"))
+        return await self._control(Cancel(run_id=request.run_id, expected_revision=request.expected_revision))
+
+    @workflow.update(name="abandon")
+    async def abandon(self, request: AbandonRequest) -> ControlReply:
+        """Give a run up for good. Needs the caller's word that nobody works on it."""
+        if not request.stale_owner:
+            raise as_failure(InvalidInputError("abandoning a run takes the statement that its owner is stale"))
+        command = Recover(run_id=request.run_id, action="abandon", expected_revision=request.expected_revision)
+        return await self._control(command)
+
+    @workflow.update(name="purge")
+    async def purge(self, request: PurgeRequest) -> ControlReply:
+        """Delete the conversation for ever, unless it has active runs. The lane ends with it."""
+        return await self._control(Purge(expected_version=request.expected_version))
+
+    async def _control(self, command: Command) -> ControlReply:
+        """Decide a command and answer when it is durable."""
+        core = self._core
+        with self._busy():
+            await self._opened()
+            answers: list[MutationResult | TurnlaneError] = []
+            decision = self._decide(command, answers)
+            if isinstance(decision, Refusal):
+                raise as_failure(error_of(decision))
+            await workflow.wait_condition(lambda: bool(answers))
+            answer = answers[0]
+            if isinstance(answer, TurnlaneError):
+                raise as_failure(answer)
+            return self._control_reply(command, answer)
+
+    def _decide(self, command: Command, answers: list[MutationResult | TurnlaneError]) -> Decision:
+        core = self._core
+        if isinstance(command, Interrupt):
+            return core.interrupt(command, answers.append, answers.append)
+        if isinstance(command, Cancel | Recover):
+            return core.give_up(command, answers.append, answers.append)
+        return core.decide(command, answers.append, answers.append)
+
+    async def _opened(self) -> None:
+        core = self._core
+        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
+
+    def _control_reply(self, command: Command, result: MutationResult) -> ControlReply:
+        run_id = getattr(command, "run_id", None)
+        run = self._core.head.run(run_id) if run_id else None
+        ended = ENDINGS[_reason(command)].state if isinstance(command, Cancel | Recover) else None
+        return ControlReply(
+            run_id=run_id,
+            state=run.state if run else ended,
+            head_version=result.version,
+            run_revision=result.revisions.get(run_id) if run_id else None,
+        )
+
+    # --- looking --------------------------------------------------------------------------------
+
+    @workflow.query(name="head")
+    def query_head(self) -> LaneHead:
+        """The lane head, without the receipts."""
+        return self._core.head.model_copy(update={"receipts": ()})
+
+    @workflow.query(name="runs")
+    def query_runs(self) -> list[RunLine]:
+        """The active runs, in queue order."""
+        return run_lines(self._core)
+
+    @workflow.query(name="admission")
+    def query_admission(self, key: str) -> AdmissionQuery:
+        """What became of an input that was just sent, by its key."""
+        return AdmissionQuery(admission=self._core.admitted.get(key))
+
+    # --- plumbing -------------------------------------------------------------------------------
+
+    def _busy(self) -> _Busy:
+        return _Busy(self)
+
+
+class _Busy:
+    def __init__(self, lane: ConversationLane) -> None:
+        self._lane = lane
+
+    def __enter__(self) -> None:
+        self._lane._handlers_busy += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lane._handlers_busy -= 1
+
+
+def _reason(command: Cancel | Recover) -> TerminalReason:
+    return TerminalReason.CANCELLED if isinstance(command, Cancel) else TerminalReason.ABANDONED
+
+
+def _trimmed(head: LaneHead, limit: int) -> LaneHead | None:
+    """The head within `limit` bytes of JSON, older receipts left to the store; None if its runs alone are too many."""
+    receipts = head.receipts
+    while True:
+        candidate = head.model_copy(
+            update={
+                "receipts": receipts,
+                "receipts_complete": head.receipts_complete and len(receipts) == len(head.receipts),
+            }
+        )
+        if len(candidate.model_dump_json()) <= limit:
+            return candidate
+        if not receipts:
+            return None
+        receipts = receipts[len(receipts) // 2 + 1 :]
