@@ -80,6 +80,22 @@ def _check_bounds(from_seq: int | None, to_seq: int | None) -> None:
         raise InvalidInputError("from_seq is behind to_seq", fields=["from_seq", "to_seq"])
 
 
+def last_seq(connection: Connection, conversation_id: str, tenant: str | None) -> int:
+    """Return the seq of the last event; 0 for a conversation that has none, or that the tenant may not see."""
+    head = find_visible(connection, conversation_id, tenant)
+    return head.ledger_seq if head is not None else 0
+
+
+def seq_before_version(connection: Connection, conversation_id: str, version: int, tenant: str | None) -> int:
+    """Return the seq just before the first event at or after a version."""
+    if find_visible(connection, conversation_id, tenant) is None:
+        return 0
+    where = (LEDGER.c.conversation_id == conversation_id, LEDGER.c.version >= version)
+    query = select(LEDGER.c.seq).where(*where).order_by(LEDGER.c.seq).limit(1)
+    first = connection.execute(query).scalar()
+    return first - 1 if first is not None else last_seq(connection, conversation_id, tenant)
+
+
 def events_since(
     connection: Connection, conversation_id: str, seq: int, limit: int, tenant: str | None
 ) -> tuple[tuple[DurableEvent, ...], int]:

@@ -307,6 +307,14 @@ class StoreReads(Protocol):
         tenant: str | None = None,
     ) -> LedgerPage: ...
 
+    async def last_seq(self, conversation_id: str, *, tenant: str | None = None) -> int:
+        """Return the seq of the last ledger event, 0 for none."""
+        ...
+
+    async def seq_before_version(self, conversation_id: str, version: int, *, tenant: str | None = None) -> int:
+        """Return the seq just before the first ledger event at or after `version`: where to read from to see it."""
+        ...
+
     async def events_since(
         self, conversation_id: str, seq: int, *, limit: int = 200, tenant: str | None = None
     ) -> tuple[tuple[DurableEvent, ...], int]:

@@ -221,6 +221,14 @@ class SqlStore:
             lambda connection: ledger.read_events(connection, conversation_id, from_seq, to_seq, limit, tenant)
         )
 
+    async def last_seq(self, conversation_id: str, *, tenant: str | None = None) -> int:
+        return await self._database.read(lambda connection: ledger.last_seq(connection, conversation_id, tenant))
+
+    async def seq_before_version(self, conversation_id: str, version: int, *, tenant: str | None = None) -> int:
+        return await self._database.read(
+            lambda connection: ledger.seq_before_version(connection, conversation_id, version, tenant)
+        )
+
     async def events_since(
         self, conversation_id: str, seq: int, *, limit: int = 200, tenant: str | None = None
     ) -> tuple[tuple[DurableEvent, ...], int]:
