@@ -159,7 +159,8 @@ class ChatDecoder(Decoder):
         if event.get("usage"):
             self._usage = openai_usage(event["usage"], side=("prompt", "completion"), cost=self._cost(event["usage"]))
         for choice in event.get("choices") or ():
-            yield from self._choice(choice)
+            if not choice.get("index"):
+                yield from self._choice(choice)
 
     def end(self) -> Iterable[StreamPart]:
         """Settle a completion that gave its finish reason; without one it was cut, `[DONE]` or not."""
@@ -177,7 +178,7 @@ class ChatDecoder(Decoder):
         yield from self._reasoning(delta)
         refusal = delta.get("refusal")
         self._is_refusal = self._is_refusal or bool(refusal)
-        for text in (delta.get("content"), refusal):
+        for text in (_text(delta.get("content")), refusal):
             if text:
                 yield from self._end_reasoning()
                 yield TextDelta(text)
@@ -206,3 +207,10 @@ class ChatDecoder(Decoder):
         if isinstance(cost, bool) or not isinstance(cost, int | float) or not (math.isfinite(cost) and cost >= 0):
             return None
         return CostValue(value=float(cost), currency=self._currency, provenance=Provenance.PROVIDER_REPORTED)
+
+
+def _text(content: Any) -> str:
+    """The text of a delta: a string, or with some servers a list of typed pieces."""
+    if isinstance(content, list):
+        return "".join(piece["text"] for piece in content if piece.get("type") == "text")
+    return content or ""
