@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, update
 
 from turnlane.records.admissions import BlobRef
-from turnlane.store.rows import columns_of
+from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow
 from turnlane.store.work import refuse_purged
 
@@ -21,7 +21,8 @@ def put_blob(connection: Connection, conversation_id: str, data: bytes, media_ty
     where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id == blob.id)
     again = connection.execute(update(BLOB).where(*where).values(uses=BLOB.c.uses + 1))
     if again.rowcount == 0:
-        row = BlobRow(
+        row = new_row(
+            BlobRow,
             conversation_id=conversation_id,
             id=blob.id,
             digest=digest,
@@ -30,7 +31,7 @@ def put_blob(connection: Connection, conversation_id: str, data: bytes, media_ty
             data=data,
             created_at=now,
         )
-        connection.execute(insert(BLOB).values(columns_of(row)))
+        insert_rows(connection, BlobRow, row)
     return blob
 
 

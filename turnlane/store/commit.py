@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Select, insert, select
+from sqlalchemy import Connection, Select, select
 
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StoreIntegrityError
@@ -36,8 +36,8 @@ from turnlane.store.curate import compact, erase, seed
 from turnlane.store.delivery import Told, load_notes, make_events
 from turnlane.store.effects import Change, admit, request_interrupt, requeue, start
 from turnlane.store.protocol import Committed
-from turnlane.store.rows import columns_of
 from turnlane.store.settle import settle
+from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import LEDGER, NO_CHANGE, TOMBSTONE, NoChangeRow, TombstoneRow
 from turnlane.store.work import Work, find_conversation
 
@@ -163,14 +163,15 @@ def _no_changes(work: Work, first: int, last: int) -> Select[Any]:
 
 def _unchanged(work: Work, mutation: Mutation) -> MutationResult:
     head = work.head
-    row = NoChangeRow(
+    row = new_row(
+        NoChangeRow,
         conversation_id=head.id,
         mutation_seq=mutation.seq,
         digest=mutation.digest,
         version=head.version,
         ledger_seq=head.ledger_seq,
     )
-    work.connection.execute(insert(NO_CHANGE).values(columns_of(row)))
+    insert_rows(work.connection, NoChangeRow, row)
     return MutationResult(seq=mutation.seq, version=head.version, ledger_seq=head.ledger_seq)
 
 
@@ -182,13 +183,14 @@ def _purge(
     results.append(MutationResult(seq=new[-1].seq, version=work.advance(), ledger_seq=work.head.ledger_seq))
     erase(work)
     answers = tuple(Answer(mutation.digest, result) for mutation, result in zip(batch.mutations, results, strict=True))
-    stone = TombstoneRow(
+    stone = new_row(
+        TombstoneRow,
         conversation_id=batch.conversation_id,
         epoch=batch.epoch,
         answers=ANSWERS.dump_json(answers).decode(),
         purged_at=now,
     )
-    work.connection.execute(insert(TOMBSTONE).values(columns_of(stone)))
+    insert_rows(work.connection, TombstoneRow, stone)
     return Committed(reply=CommitReply(outcome=CommitOutcome.APPLIED, results=tuple(results)))
 
 

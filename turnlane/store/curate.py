@@ -12,7 +12,8 @@ from turnlane.records.mutations import CompactRange, SeedInputs
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_message
-from turnlane.store.rows import columns_of, dump_ids
+from turnlane.store.rows import dump_ids
+from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import CONVERSATION, MESSAGE, OWNED, RUN, SEED, SeedRow
 from turnlane.store.work import Work
 
@@ -71,8 +72,8 @@ def seed(work: Work, effect: SeedInputs, at: datetime) -> Change | None:
         raise StoreIntegrityError("a seed is there in part", seed_key=effect.seed_key)
     if any(message.role is not Role.USER for message in effect.messages):
         raise StoreIntegrityError("a seed holds user messages only", seed_key=effect.seed_key)
-    row = SeedRow(conversation_id=here, seed_key=effect.seed_key, message_ids=dump_ids(ids), created_at=at)
-    work.connection.execute(SEED.insert().values(columns_of(row)))
+    row = new_row(SeedRow, conversation_id=here, seed_key=effect.seed_key, message_ids=dump_ids(ids), created_at=at)
+    insert_rows(work.connection, SeedRow, row)
     return None if present else _plant(work, effect)
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from sqlalchemy import CompoundSelect, Select, delete, insert, select, union_all, update
+from sqlalchemy import CompoundSelect, Select, delete, select, union_all, update
 from sqlalchemy import literal_column as literal
 
 from turnlane.records.admissions import BlobRef
@@ -25,14 +25,14 @@ from turnlane.store.describe import describe_effect
 from turnlane.store.order import STRIDE, block_of, move_block
 from turnlane.store.rows import (
     PARTS,
-    columns_of,
     dump_ids,
     dump_object,
     dump_parts,
     load_ids,
     run_record,
 )
-from turnlane.store.tables import ADMISSION, BLOB, MESSAGE, RUN, SEGMENT, AdmissionRow, MessageRow, RunRow, SegmentRow
+from turnlane.store.statements import insert_rows, new_row
+from turnlane.store.tables import BLOB, MESSAGE, RUN, SEGMENT, AdmissionRow, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
 
 
@@ -56,7 +56,8 @@ def state_note(run: RunRow) -> RunStateNote:
 
 def insert_message(work: Work, message: Message, position: int, place: int, run_id: str | None) -> None:
     """Insert a message that is whole: an input, a summary or a seed."""
-    row = MessageRow(
+    row = new_row(
+        MessageRow,
         conversation_id=work.conversation_id,
         id=message.id,
         run_id=run_id,
@@ -68,7 +69,8 @@ def insert_message(work: Work, message: Message, position: int, place: int, run_
         created_at=message.created_at,
         updated_at=message.updated_at,
     )
-    segment = SegmentRow(
+    segment = new_row(
+        SegmentRow,
         conversation_id=work.conversation_id,
         message_id=message.id,
         step=0,
@@ -76,13 +78,14 @@ def insert_message(work: Work, message: Message, position: int, place: int, run_
         kind=CONTENT,
         parts=dump_parts(message.parts),
     )
-    work.connection.execute(insert(MESSAGE).values(columns_of(row)))
-    work.connection.execute(insert(SEGMENT).values(columns_of(segment)))
+    insert_rows(work.connection, MessageRow, row)
+    insert_rows(work.connection, SegmentRow, segment)
 
 
 def insert_draft(work: Work, run: RunRow, status: MessageStatus, at: datetime) -> None:
     """Insert a run's assistant message, without content, at the next position."""
-    row = MessageRow(
+    row = new_row(
+        MessageRow,
         conversation_id=work.conversation_id,
         id=run.assistant_message_id,
         run_id=run.id,
@@ -92,7 +95,7 @@ def insert_draft(work: Work, run: RunRow, status: MessageStatus, at: datetime) -
         created_at=at,
         updated_at=at,
     )
-    work.connection.execute(insert(MESSAGE).values(columns_of(row)))
+    insert_rows(work.connection, MessageRow, row)
 
 
 def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
@@ -135,7 +138,8 @@ def _take_blob(work: Work, blob: BlobRef) -> tuple[Part, ...]:
 
 
 def _new_run(work: Work, new: NewRun, message: Message, at: datetime) -> RunRow:
-    run = RunRow(
+    run = new_row(
+        RunRow,
         conversation_id=work.conversation_id,
         id=new.id,
         assistant_message_id=new.assistant_message_id,
@@ -179,7 +183,8 @@ def _refuse_reserved(work: Work, input_id: str, assistant_id: str | None) -> Non
 
 def _insert_receipt(work: Work, effect: AdmitInput) -> None:
     receipt = effect.receipt
-    row = AdmissionRow(
+    row = new_row(
+        AdmissionRow,
         conversation_id=work.conversation_id,
         idempotency_key=receipt.idempotency_key,
         content_digest=receipt.content_digest,
@@ -189,7 +194,7 @@ def _insert_receipt(work: Work, effect: AdmitInput) -> None:
         policy=receipt.policy,
         version=work.head.version,
     )
-    work.connection.execute(insert(ADMISSION).values(columns_of(row)))
+    insert_rows(work.connection, AdmissionRow, row)
 
 
 def start(work: Work, effect: StartRun, at: datetime) -> Change:

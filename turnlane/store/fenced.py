@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, update
 
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError
@@ -25,8 +25,9 @@ from turnlane.store.content import CALL, MODEL
 from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_events
 from turnlane.store.describe import describe_parts
 from turnlane.store.protocol import NewCall, StepFinish, StepStart, Written
-from turnlane.store.rows import columns_of, dump_parts, dump_usage, load_usage
-from turnlane.store.tables import MESSAGE, RUN, SEGMENT, RunRow, SegmentRow
+from turnlane.store.rows import dump_parts, dump_usage, load_usage
+from turnlane.store.statements import find_row, insert_rows, new_row
+from turnlane.store.tables import MESSAGE, SEGMENT, RunRow, SegmentRow
 from turnlane.store.work import Work, find_conversation, refuse_purged
 
 ONLY_RUNNING = frozenset({RunState.RUNNING})
@@ -57,12 +58,11 @@ def check_run(connection: Connection, fence: Fence, assistant_id: str, states: f
     if head is None:
         refuse_purged(connection, fence.conversation_id)
         raise stale(fence)
-    where = (RUN.c.conversation_id == fence.conversation_id, RUN.c.id == fence.run_id)
-    row = connection.execute(select(RUN).where(*where)).mappings().first()
-    if row is None or head.epoch != fence.epoch:
+    found = find_row(connection, RunRow, fence.conversation_id, fence.run_id)
+    if found is None or head.epoch != fence.epoch:
         raise stale(fence)
     work = Work(connection, head)
-    run = work.keep(RunRow(**row))
+    run = work.keep(found)
     if run.fencing_token != fence.token or run.assistant_message_id != assistant_id:
         raise stale(fence)
     if run.state not in states:
@@ -104,7 +104,8 @@ def _clear_step(work: Work, run: RunRow, step: int) -> None:
     if run.fence_step >= step or run.steps_done > step:
         where = _step_segments(work, run)
         work.connection.execute(delete(SEGMENT).where(*where, SEGMENT.c.step >= step))
-    row = SegmentRow(
+    row = new_row(
+        SegmentRow,
         conversation_id=work.conversation_id,
         message_id=run.assistant_message_id,
         step=step,
@@ -112,7 +113,7 @@ def _clear_step(work: Work, run: RunRow, step: int) -> None:
         kind=MODEL,
         parts="[]",
     )
-    work.connection.execute(insert(SEGMENT).values(columns_of(row)))
+    insert_rows(work.connection, SegmentRow, row)
 
 
 def checkpoint(
@@ -184,7 +185,8 @@ def touch_message(work: Work, run: RunRow, now: datetime) -> None:
 
 def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) -> None:
     rows = [
-        SegmentRow(
+        new_row(
+            SegmentRow,
             conversation_id=work.conversation_id,
             message_id=run.assistant_message_id,
             step=step,
@@ -196,8 +198,7 @@ def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) 
         )
         for call in calls
     ]
-    if rows:
-        work.connection.execute(insert(SEGMENT), [columns_of(row) for row in rows])
+    insert_rows(work.connection, SegmentRow, *rows)
 
 
 def operation_json(operation: Operation) -> JsonObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import cast
 
 from sqlalchemy import Connection, and_, or_, select
 
@@ -92,14 +93,16 @@ def load_run_context(connection: Connection, conversation_id: str, run_id: str) 
         .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
         .where(RUN.c.conversation_id == conversation_id, RUN.c.id == run_id)
     )
-    found = connection.execute(query).mappings().first()
+    found = connection.execute(query).first()
     if found is None:
         return None
-    row = dict(found)
-    agent, tenant = row.pop("agent"), row.pop("tenant")
-    run = run_record(RunRow(**row))
-    first = and_(MESSAGE.c.conversation_id == conversation_id, MESSAGE.c.id == load_ids(row["input_ids"])[0])
+    run = run_record(cast(RunRow, found))
+    first = and_(MESSAGE.c.conversation_id == conversation_id, MESSAGE.c.id == load_ids(found.input_ids)[0])
     metadata = connection.execute(select(MESSAGE.c.details).where(first)).scalar()
     return RunContext(
-        run=run, agent=agent, tenant=tenant, context=load_object(row["context"]), metadata=load_object(metadata)
+        run=run,
+        agent=found.agent,
+        tenant=found.tenant,
+        context=load_object(found.context),
+        metadata=load_object(metadata),
     )

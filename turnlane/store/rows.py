@@ -13,7 +13,7 @@ from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.messages import Message, MessageStatus, Part, Role
 from turnlane.records.runs import Failure, Operation, QueuePriority, Run, RunState, TerminalReason
 from turnlane.records.usage import Usage
-from turnlane.store.tables import MessageRow, RunRow, table_of
+from turnlane.store.tables import MessageRow, RunRow
 
 Row = TypeVar("Row", bound=SQLModel)
 
@@ -25,11 +25,6 @@ _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 def fetch(connection: Connection, statement: Select[Any], kind: type[Row]) -> list[Row]:
     """Return a statement's rows, with the columns of `kind` as attributes. Read them, do not change them."""
     return cast(list[Row], list(connection.execute(statement)))
-
-
-def columns_of(row: SQLModel) -> dict[str, Any]:
-    """Return a row's values by column, for a statement."""
-    return {column.name: getattr(row, column.name) for column in table_of(type(row)).columns}
 
 
 def dump_parts(parts: Iterable[Part]) -> str:

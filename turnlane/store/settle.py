@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, select, update
 
 from turnlane.records.base import JsonObject
 from turnlane.records.events import Metrics
@@ -17,7 +17,8 @@ from turnlane.store.delivery import Note, TerminalNote
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_draft, require, state_note
 from turnlane.store.order import move_block
-from turnlane.store.rows import columns_of, dump_ids, dump_parts, dump_usage, load_ids, load_usage
+from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage
+from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import MESSAGE, SEGMENT, RunRow, SegmentRow
 from turnlane.store.work import Work
 
@@ -121,7 +122,8 @@ def interrupted_result(call_id: str, tool_name: str, started: bool) -> ToolResul
 def _add_control(work: Work, run: RunRow, effect: SettleRun) -> None:
     if effect.control is None:
         return
-    row = SegmentRow(
+    row = new_row(
+        SegmentRow,
         conversation_id=work.conversation_id,
         message_id=run.assistant_message_id,
         step=CONTROL_STEP,
@@ -129,7 +131,7 @@ def _add_control(work: Work, run: RunRow, effect: SettleRun) -> None:
         kind=CONTROL,
         parts=dump_parts([ControlPart(reason=effect.control)]),
     )
-    work.connection.execute(insert(SEGMENT).values(columns_of(row)))
+    insert_rows(work.connection, SegmentRow, row)
 
 
 def _notes(run: RunRow, effect: SettleRun, absorbed: tuple[RunRow, ...]) -> tuple[Note, ...]:

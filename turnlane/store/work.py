@@ -6,22 +6,20 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select
 
 from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.errors import ConversationPurgedError, StoreIntegrityError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import LIVE_STATES
 from turnlane.store.delivery import Note, Told, dump_notes
-from turnlane.store.rows import columns_of
-from turnlane.store.tables import CONVERSATION, LEDGER, RUN, TOMBSTONE, ConversationRow, LedgerRow, RunRow
+from turnlane.store.statements import find_row, insert_rows, new_row, update_row
+from turnlane.store.tables import TOMBSTONE, ConversationRow, LedgerRow, RunRow
 
 
 def find_conversation(connection: Connection, conversation_id: str) -> ConversationRow | None:
     """Return a conversation's row for writing, also one that only reserves an epoch; None if there is none."""
-    statement = select(CONVERSATION).where(CONVERSATION.c.id == conversation_id).with_for_update()
-    row = connection.execute(statement).mappings().first()
-    return None if row is None else ConversationRow(**row)
+    return find_row(connection, ConversationRow, conversation_id, lock=True)
 
 
 def is_purged(connection: Connection, conversation_id: str) -> bool:
@@ -38,8 +36,8 @@ def refuse_purged(connection: Connection, conversation_id: str) -> None:
 def create_conversation(connection: Connection, conversation_id: str, now: datetime) -> ConversationRow:
     """Insert the row of a conversation that has none, unless it was purged."""
     refuse_purged(connection, conversation_id)
-    row = ConversationRow(id=conversation_id, created_at=now, updated_at=now)
-    connection.execute(insert(CONVERSATION).values(columns_of(row)))
+    row = new_row(ConversationRow, id=conversation_id, created_at=now, updated_at=now)
+    insert_rows(connection, ConversationRow, row)
     return row
 
 
@@ -80,11 +78,10 @@ class Work:
     def run(self, run_id: str) -> RunRow:
         """Return a run; one that does not exist is an integrity error, for the lane knows its runs."""
         if run_id not in self._runs:
-            where = (RUN.c.conversation_id == self.conversation_id, RUN.c.id == run_id)
-            row = self.connection.execute(select(RUN).where(*where)).mappings().first()
+            row = find_row(self.connection, RunRow, self.conversation_id, run_id)
             if row is None:
                 raise StoreIntegrityError("the conversation has no such run", run_id=run_id)
-            self.keep(RunRow(**row))
+            self.keep(row)
         return self._runs[run_id]
 
     def touch(self, run: RunRow, at: datetime) -> None:
@@ -107,7 +104,8 @@ class Work:
     def record(self, kind: str, at: datetime, payload: JsonObject, *, notes: Sequence[Note] = ()) -> LedgerRow:
         """Append a ledger event under the current version, and tell watchers what `notes` say."""
         self.head.ledger_seq += 1
-        entry = LedgerRow(
+        entry = new_row(
+            LedgerRow,
             conversation_id=self.conversation_id,
             seq=self.head.ledger_seq,
             event_id=f"ev-{uuid.uuid4().hex}",
@@ -125,24 +123,20 @@ class Work:
     def flush(self, now: datetime) -> None:
         """Write runs, ledger entries and counters."""
         self.flush_runs()
-        if self._entries:
-            self.connection.execute(insert(LEDGER), [columns_of(entry) for entry in self._entries])
-            self._entries = []
+        insert_rows(self.connection, LedgerRow, *self._entries)
+        self._entries = []
         self.head.updated_at = now
-        changes = columns_of(self.head)
-        self.connection.execute(update(CONVERSATION).where(CONVERSATION.c.id == changes.pop("id")).values(changes))
+        update_row(self.connection, ConversationRow, self.head)
 
     def flush_runs(self) -> None:
         """Write the runs touched so far, so that statements see them."""
         # Runs that leave the lane go first: only one live run may be in the table at any moment.
         touched = sorted((self._runs[name] for name in self._touched), key=lambda run: run.state in LIVE_STATES)
         for run in touched:
-            values = columns_of(run)
             if run.id in self._stored:
-                where = (RUN.c.conversation_id == values.pop("conversation_id"), RUN.c.id == values.pop("id"))
-                self.connection.execute(update(RUN).where(*where).values(values))
+                update_row(self.connection, RunRow, run)
             else:
-                self.connection.execute(insert(RUN).values(values))
+                insert_rows(self.connection, RunRow, run)
                 self._stored.add(run.id)
         self._touched = {}
 

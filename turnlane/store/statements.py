@@ -1,0 +1,78 @@
+"""Statements by primary key, built once a table: insert, find and update a row.
+
+Building a statement costs more than running it on SQLite; so the hot paths use these, with values as
+parameters. A row to write is a plain namespace, typed as the row class that it stands for: it can be
+changed freely, and an attribute is an attribute, without the ORM's bookkeeping.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection, Insert, Select, Update, bindparam, insert, select, update
+from sqlmodel import SQLModel
+
+from turnlane.store.tables import table_of
+
+Row = TypeVar("Row", bound=SQLModel)
+
+_KEY = "key_"
+
+
+def new_row(kind: type[Row], /, **values: Any) -> Row:
+    """Return a row of `kind` with the class's defaults, to be inserted."""
+    return cast(Row, SimpleNamespace(**{**_defaults(kind), **values}))
+
+
+def insert_rows(connection: Connection, kind: type[Row], *rows: Row) -> None:
+    """Insert rows, in one statement."""
+    if len(rows) == 1:
+        connection.execute(_insert(kind), vars(rows[0]))
+    elif rows:
+        connection.execute(_insert(kind), [vars(row) for row in rows])
+
+
+def find_row(connection: Connection, kind: type[Row], *key: str, lock: bool = False) -> Row | None:
+    """Return the row with a primary key, free to be changed and written back. `lock` holds it to the end."""
+    names = _key_names(kind)
+    found = connection.execute(_find(kind, lock), dict(zip(names, key, strict=True))).mappings().first()
+    return None if found is None else cast(Row, SimpleNamespace(**found))
+
+
+def update_row(connection: Connection, kind: type[Row], row: Row) -> None:
+    """Write a row back as it is now."""
+    values = dict(vars(row))
+    for name in _key_names(kind):
+        values[_KEY + name] = values.pop(name)
+    connection.execute(_update(kind), values)
+
+
+@cache
+def _defaults(kind: type[SQLModel]) -> dict[str, Any]:
+    fields = kind.model_fields.items()
+    return {name: field.default for name, field in fields if not field.is_required()}
+
+
+@cache
+def _key_names(kind: type[SQLModel]) -> tuple[str, ...]:
+    return tuple(column.name for column in table_of(kind).primary_key.columns)
+
+
+@cache
+def _insert(kind: type[SQLModel]) -> Insert:
+    return insert(table_of(kind))
+
+
+@cache
+def _find(kind: type[SQLModel], lock: bool) -> Select[Any]:
+    table = table_of(kind)
+    query = select(table).where(*(table.c[name] == bindparam(name) for name in _key_names(kind)))
+    return query.with_for_update() if lock else query
+
+
+@cache
+def _update(kind: type[SQLModel]) -> Update:
+    table = table_of(kind)
+    return update(table).where(*(table.c[name] == bindparam(_KEY + name) for name in _key_names(kind)))
