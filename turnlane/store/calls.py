@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection
 
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StoreIntegrityError
@@ -27,7 +26,8 @@ from turnlane.store.fenced import (
 )
 from turnlane.store.protocol import CallStart, Written
 from turnlane.store.rows import dump_parts, load_parts
-from turnlane.store.tables import SEGMENT
+from turnlane.store.statements import Key, change_row, find_row
+from turnlane.store.tables import SegmentRow
 
 
 def begin_call(connection: Connection, fence: Fence, assistant_id: str, slot: int, now: datetime) -> CallStart:
@@ -35,8 +35,7 @@ def begin_call(connection: Connection, fence: Fence, assistant_id: str, slot: in
     check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
     row = _call(connection, fence, assistant_id, slot)
     if row.started_at is None and row.parts is None:
-        place = _place(fence, assistant_id, slot)
-        connection.execute(update(SEGMENT).where(*place).values(started_at=now))
+        change_row(connection, SegmentRow, _place(fence, assistant_id, slot), started_at=now)
     return CallStart(
         input=_arguments(connection, fence, assistant_id, row.call_id),
         started_before=row.started_at is not None,
@@ -54,8 +53,7 @@ def finish_call(
         return unchanged(Fenced(work, run))
     if row.call_id != result.call_id:
         raise StoreIntegrityError("a result names another call than its slot", run_id=fence.run_id, slot=slot)
-    place = _place(fence, assistant_id, slot)
-    connection.execute(update(SEGMENT).where(*place).values(parts=dump_parts([result])))
+    change_row(connection, SegmentRow, _place(fence, assistant_id, slot), parts=dump_parts([result]))
     touch_message(work, run, now)
     described = describe_parts(assistant_id, MessageStatus.STREAMING, (result,))
     effect: JsonObject = {"step": fence.step, "slot": slot, "call_id": result.call_id, "assistant": described}
@@ -63,33 +61,26 @@ def finish_call(
     return written(work, run, now)
 
 
-def _place(fence: Fence, assistant_id: str, slot: int) -> tuple[Any, ...]:
-    return (
-        SEGMENT.c.conversation_id == fence.conversation_id,
-        SEGMENT.c.message_id == assistant_id,
-        SEGMENT.c.step == fence.step,
-        SEGMENT.c.slot == slot,
-    )
+def _place(fence: Fence, assistant_id: str, slot: int) -> Key:
+    return (fence.conversation_id, assistant_id, fence.step, slot)
 
 
-def _call(connection: Connection, fence: Fence, assistant_id: str, slot: int) -> Any:
-    place = _place(fence, assistant_id, slot)
-    row = connection.execute(select(SEGMENT).where(*place, SEGMENT.c.kind == CALL)).first()
-    if row is None:
+def _call(connection: Connection, fence: Fence, assistant_id: str, slot: int) -> SegmentRow:
+    row = find_row(connection, SegmentRow, *_place(fence, assistant_id, slot))
+    if row is None or row.kind != CALL:
         raise StoreIntegrityError("the step has no such call", run_id=fence.run_id, step=fence.step, slot=slot)
     return row
 
 
-def _arguments(connection: Connection, fence: Fence, assistant_id: str, call_id: str) -> JsonValue:
+def _arguments(connection: Connection, fence: Fence, assistant_id: str, call_id: str | None) -> JsonValue:
     """Return what the model called the tool with, from the step's output."""
-    place = _place(fence, assistant_id, slot=0)
-    text = connection.execute(select(SEGMENT.c.parts).where(*place)).scalar()
-    for part in load_parts(text):
+    output = find_row(connection, SegmentRow, *_place(fence, assistant_id, slot=0))
+    for part in load_parts(None if output is None else output.parts):
         if isinstance(part, ToolCallPart) and part.call_id == call_id:
             return part.input
     raise StoreIntegrityError("a call is missing in its step's output", run_id=fence.run_id, call_id=call_id)
 
 
-def _result(row: Any) -> ToolResultPart | None:
+def _result(row: SegmentRow) -> ToolResultPart | None:
     parts = load_parts(row.parts)
     return parts[0] if parts and isinstance(parts[0], ToolResultPart) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, Select, and_, select
+from sqlalchemy import Connection, Select, and_, bindparam, select
 
 from turnlane.records.messages import Message, Part
 from turnlane.store.rows import load_parts, message_record
@@ -78,11 +78,15 @@ def gather(rows: Iterable[Any]) -> list[StoredMessage]:
     return [StoredMessage(cast(MessageRow, row), tuple(pieces)) for row, pieces in gathered.values()]
 
 
+_BY_ID = select_content().where(
+    MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id.in_(bindparam("ids", expanding=True))
+)
+
+
 def load_messages(connection: Connection, conversation_id: str, ids: Sequence[str]) -> dict[str, StoredMessage]:
     """Return the messages that exist among `ids`."""
     found: dict[str, StoredMessage] = {}
     for start in range(0, len(ids), _CHUNK):
-        chunk = ids[start : start + _CHUNK]
-        where = (MESSAGE.c.conversation_id == conversation_id, MESSAGE.c.id.in_(chunk))
-        found |= {stored.row.id: stored for stored in gather(connection.execute(select_content().where(*where)))}
+        chunk = {"conversation_id": conversation_id, "ids": ids[start : start + _CHUNK]}
+        found |= {stored.row.id: stored for stored in gather(connection.execute(_BY_ID, chunk))}
     return found

@@ -7,11 +7,10 @@ back, and the lane learns that its head and the store disagree.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
-from sqlalchemy import CompoundSelect, Select, delete, select, union_all, update
-from sqlalchemy import literal_column as literal
+from sqlalchemy import bindparam, delete, select, union_all
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.base import JsonObject
@@ -31,9 +30,18 @@ from turnlane.store.rows import (
     load_ids,
     run_record,
 )
-from turnlane.store.statements import insert_rows, new_row
-from turnlane.store.tables import BLOB, MESSAGE, RUN, SEGMENT, AdmissionRow, MessageRow, RunRow, SegmentRow
+from turnlane.store.statements import change_row, find_row, insert_rows, new_row
+from turnlane.store.tables import BLOB, MESSAGE, RUN, SEGMENT, AdmissionRow, BlobRow, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
+
+_CROSSING = union_all(
+    select(RUN.c.id).where(
+        RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.assistant_message_id == bindparam("input_id")
+    ),
+    select(MESSAGE.c.id).where(
+        MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id == bindparam("assistant_id")
+    ),
+)
 
 
 class Change(NamedTuple):
@@ -123,13 +131,13 @@ def _bind_conversation(work: Work, effect: AdmitInput) -> None:
 
 def _take_blob(work: Work, blob: BlobRef) -> tuple[Part, ...]:
     """Return the parts that a blob holds, and let go of it: deleted with its last use."""
-    where = (BLOB.c.conversation_id == work.conversation_id, BLOB.c.id == blob.id)
-    row = work.connection.execute(select(BLOB.c.digest, BLOB.c.uses, BLOB.c.data).where(*where)).first()
+    row = find_row(work.connection, BlobRow, work.conversation_id, blob.id)
     if row is None or row.digest != blob.digest:
         raise StoreIntegrityError("an admitted blob is missing or has another digest", blob_id=blob.id)
     if row.uses > 1:
-        work.connection.execute(update(BLOB).where(*where).values(uses=row.uses - 1))
+        change_row(work.connection, BlobRow, (work.conversation_id, blob.id), uses=row.uses - 1)
     else:
+        where = (BLOB.c.conversation_id == work.conversation_id, BLOB.c.id == blob.id)
         work.connection.execute(delete(BLOB).where(*where))
     try:
         return PARTS.validate_json(row.data)
@@ -169,15 +177,8 @@ def _joined_run(work: Work, effect: AdmitInput, at: datetime) -> RunRow:
 
 def _refuse_reserved(work: Work, input_id: str, assistant_id: str | None) -> None:
     """Refuse ids that cross: an input on a reserved answer's id, a reserved answer on a message's id."""
-    here = work.conversation_id
-    reserved: Select[Any] = select(literal("1")).where(
-        RUN.c.conversation_id == here, RUN.c.assistant_message_id == input_id
-    )
-    query: Select[Any] | CompoundSelect[Any] = reserved
-    if assistant_id is not None:
-        taken: Select[Any] = select(literal("1")).where(MESSAGE.c.conversation_id == here, MESSAGE.c.id == assistant_id)
-        query = union_all(reserved, taken)
-    if work.reserves(input_id) or work.connection.execute(query).first() is not None:
+    ids = {"conversation_id": work.conversation_id, "input_id": input_id, "assistant_id": assistant_id}
+    if work.reserves(input_id) or work.connection.execute(_CROSSING, ids).first() is not None:
         raise StoreIntegrityError("a proposed id is in use", message_id=input_id)
 
 

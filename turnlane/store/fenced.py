@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, update
+from sqlalchemy import ColumnElement, Connection, delete
 
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError
@@ -26,8 +26,8 @@ from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_ev
 from turnlane.store.describe import describe_parts
 from turnlane.store.protocol import NewCall, StepFinish, StepStart, Written
 from turnlane.store.rows import dump_parts, dump_usage, load_usage
-from turnlane.store.statements import find_row, insert_rows, new_row
-from turnlane.store.tables import MESSAGE, SEGMENT, RunRow, SegmentRow
+from turnlane.store.statements import change_row, find_row, insert_rows, new_row
+from turnlane.store.tables import SEGMENT, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work, find_conversation, refuse_purged
 
 ONLY_RUNNING = frozenset({RunState.RUNNING})
@@ -172,15 +172,14 @@ def _step_segments(work: Work, run: RunRow) -> tuple[ColumnElement[bool], ...]:
 
 
 def _write_draft(work: Work, run: RunRow, step: int, parts: tuple[Part, ...], now: datetime) -> None:
-    where = (*_step_segments(work, run), SEGMENT.c.step == step, SEGMENT.c.slot == 0)
-    work.connection.execute(update(SEGMENT).where(*where).values(parts=dump_parts(parts)))
+    place = (work.conversation_id, run.assistant_message_id, step, 0)
+    change_row(work.connection, SegmentRow, place, parts=dump_parts(parts))
     touch_message(work, run, now)
 
 
 def touch_message(work: Work, run: RunRow, now: datetime) -> None:
     """Note on a run's message that its content changed."""
-    where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id == run.assistant_message_id)
-    work.connection.execute(update(MESSAGE).where(*where).values(updated_at=now))
+    change_row(work.connection, MessageRow, (work.conversation_id, run.assistant_message_id), updated_at=now)
 
 
 def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import cast
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from turnlane.records.errors import RunNotFoundError
 from turnlane.records.messages import Role, ToolResultPart
@@ -16,28 +16,29 @@ from turnlane.store.protocol import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
 
+_UP_TO = (
+    select_content(RUN.c.terminal_reason)
+    .outerjoin(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.id == MESSAGE.c.run_id))
+    .where(
+        MESSAGE.c.conversation_id == bindparam("conversation_id"),
+        MESSAGE.c.position <= bindparam("end"),
+        MESSAGE.c.compacted.is_(False),
+        # What was asked of a run that was cancelled while it waited was taken back.
+        or_(
+            RUN.c.terminal_reason.is_(None),
+            RUN.c.terminal_reason != TerminalReason.CANCELLED,
+            MESSAGE.c.role == Role.ASSISTANT,
+        ),
+    )
+)
+
 
 def load_history(
     connection: Connection, conversation_id: str, run_id: str, extra: Sequence[str]
 ) -> tuple[HistoryMessage, ...]:
     """Return the messages up to a run's own, then the `extra` inputs that joined it on the way."""
     end = _own_position(connection, conversation_id, run_id)
-    query = (
-        select_content(RUN.c.terminal_reason)
-        .outerjoin(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.id == MESSAGE.c.run_id))
-        .where(
-            MESSAGE.c.conversation_id == conversation_id,
-            MESSAGE.c.position <= end,
-            MESSAGE.c.compacted.is_(False),
-            # What was asked of a run that was cancelled while it waited was taken back.
-            or_(
-                RUN.c.terminal_reason.is_(None),
-                RUN.c.terminal_reason != TerminalReason.CANCELLED,
-                MESSAGE.c.role == Role.ASSISTANT,
-            ),
-        )
-    )
-    rows = connection.execute(query).all()
+    rows = connection.execute(_UP_TO, {"conversation_id": conversation_id, "end": end}).all()
     reasons = {row.id: row.terminal_reason for row in rows}
     seen = [_history_message(stored, reasons[stored.row.id]) for stored in gather(rows)]
     return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in reasons]))

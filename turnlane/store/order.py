@@ -8,7 +8,7 @@ fits right behind the last message that it replaces.
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.store.rows import load_ids
@@ -18,6 +18,10 @@ from turnlane.store.work import Work
 URGENT = 10**15
 ORDINARY = 2 * 10**15
 STRIDE = 2**20
+
+_MOVE_BLOCK = update(MESSAGE).where(
+    MESSAGE.c.conversation_id == bindparam("in_conversation"), MESSAGE.c.position == bindparam("from_position")
+)
 
 
 def block_of(work: Work, run: RunRow) -> int:
@@ -34,5 +38,5 @@ def block_of(work: Work, run: RunRow) -> int:
 
 def move_block(work: Work, run: RunRow) -> None:
     """Move a run's inputs, and summaries that stand among them, to the next position."""
-    where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.position == block_of(work, run))
-    work.connection.execute(update(MESSAGE).where(*where).values(position=work.take_position()))
+    places = {"in_conversation": work.conversation_id, "from_position": block_of(work, run)}
+    work.connection.execute(_MOVE_BLOCK, {**places, "position": work.take_position()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, select
 
 from turnlane.records.base import JsonObject
 from turnlane.records.events import Metrics
@@ -18,9 +18,16 @@ from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_draft, require, state_note
 from turnlane.store.order import move_block
 from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage
-from turnlane.store.statements import insert_rows, new_row
-from turnlane.store.tables import MESSAGE, SEGMENT, RunRow, SegmentRow
+from turnlane.store.statements import change_row, insert_rows, new_row
+from turnlane.store.tables import SEGMENT, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
+
+_OPEN_CALLS = select(SEGMENT).where(
+    SEGMENT.c.conversation_id == bindparam("conversation_id"),
+    SEGMENT.c.message_id == bindparam("message_id"),
+    SEGMENT.c.kind == CALL,
+    SEGMENT.c.parts.is_(None),
+)
 
 
 def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
@@ -54,8 +61,7 @@ def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStat
     values: dict[str, object] = {"status": status, "updated_at": at}
     if absorbed:
         values["position"] = work.take_position()
-    where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id == run.assistant_message_id)
-    work.connection.execute(update(MESSAGE).where(*where).values(values))
+    change_row(work.connection, MessageRow, (work.conversation_id, run.assistant_message_id), **values)
     return absorbed
 
 
@@ -77,13 +83,12 @@ def _absorb(work: Work, run: RunRow, entry: Absorption, at: datetime) -> RunRow:
     other = work.run(entry.run_id)
     require(other.id != run.id and other.state == RunState.QUEUED, "only another, queued run is absorbed", other)
     require(load_ids(other.input_ids) == entry.input_ids, "a run is absorbed with all of its inputs", other)
-    here = MESSAGE.c.conversation_id == work.conversation_id
     move_block(work, other)
     if other.execution_sequence is not None:
-        draft = update(MESSAGE).where(here, MESSAGE.c.id == other.assistant_message_id)
-        work.connection.execute(draft.values(status=MessageStatus.SUPERSEDED, updated_at=at))
-    owned = update(MESSAGE).where(here, MESSAGE.c.id.in_(entry.input_ids))
-    work.connection.execute(owned.values(run_id=run.id))
+        draft = (work.conversation_id, other.assistant_message_id)
+        change_row(work.connection, MessageRow, draft, status=MessageStatus.SUPERSEDED, updated_at=at)
+    for input_id in entry.input_ids:
+        change_row(work.connection, MessageRow, (work.conversation_id, input_id), run_id=run.id)
     other.state, other.terminal_reason = RunState.SUPERSEDED, TerminalReason.ABSORBED
     other.absorbed_into_run_id, other.checkpoint_seq = run.id, None
     work.touch(other, at)
@@ -92,24 +97,10 @@ def _absorb(work: Work, run: RunRow, entry: Absorption, at: datetime) -> RunRow:
 
 def _close_calls(work: Work, run: RunRow) -> None:
     """Give every open call a result that says it was interrupted, and whether its effects are unknown."""
-    where = (
-        SEGMENT.c.conversation_id == work.conversation_id,
-        SEGMENT.c.message_id == run.assistant_message_id,
-        SEGMENT.c.kind == CALL,
-        SEGMENT.c.parts.is_(None),
-    )
-    columns = (SEGMENT.c.step, SEGMENT.c.slot, SEGMENT.c.call_id, SEGMENT.c.tool_name, SEGMENT.c.started_at)
-    closed = [
-        {
-            "at_step": row.step,
-            "at_slot": row.slot,
-            "result": dump_parts([interrupted_result(row.call_id, row.tool_name, row.started_at is not None)]),
-        }
-        for row in work.connection.execute(select(*columns).where(*where))
-    ]
-    if closed:
-        each = (*where, SEGMENT.c.step == bindparam("at_step"), SEGMENT.c.slot == bindparam("at_slot"))
-        work.connection.execute(update(SEGMENT).where(*each).values(parts=bindparam("result")), closed)
+    where = {"conversation_id": work.conversation_id, "message_id": run.assistant_message_id}
+    for row in work.connection.execute(_OPEN_CALLS, where).all():
+        result = interrupted_result(row.call_id, row.tool_name, row.started_at is not None)
+        change_row(work.connection, SegmentRow, (*where.values(), row.step, row.slot), parts=dump_parts([result]))
 
 
 def interrupted_result(call_id: str, tool_name: str, started: bool) -> ToolResultPart:

@@ -18,6 +18,8 @@ from turnlane.store.tables import table_of
 
 Row = TypeVar("Row", bound=SQLModel)
 
+Key = tuple[str | int, ...]
+
 _KEY = "key_"
 
 
@@ -34,7 +36,7 @@ def insert_rows(connection: Connection, kind: type[Row], *rows: Row) -> None:
         connection.execute(_insert(kind), [vars(row) for row in rows])
 
 
-def find_row(connection: Connection, kind: type[Row], *key: str, lock: bool = False) -> Row | None:
+def find_row(connection: Connection, kind: type[Row], *key: str | int, lock: bool = False) -> Row | None:
     """Return the row with a primary key, free to be changed and written back. `lock` holds it to the end."""
     names = _key_names(kind)
     found = connection.execute(_find(kind, lock), dict(zip(names, key, strict=True))).mappings().first()
@@ -44,9 +46,13 @@ def find_row(connection: Connection, kind: type[Row], *key: str, lock: bool = Fa
 def update_row(connection: Connection, kind: type[Row], row: Row) -> None:
     """Write a row back as it is now."""
     values = dict(vars(row))
-    for name in _key_names(kind):
-        values[_KEY + name] = values.pop(name)
-    connection.execute(_update(kind), values)
+    change_row(connection, kind, tuple(values.pop(name) for name in _key_names(kind)), **values)
+
+
+def change_row(connection: Connection, kind: type[Row], key: Key, /, **values: Any) -> int:
+    """Change some columns of the row with a primary key; how many rows that were, 0 or 1."""
+    where = {_KEY + name: value for name, value in zip(_key_names(kind), key, strict=True)}
+    return connection.execute(_update(kind), where | values).rowcount
 
 
 @cache
