@@ -12,7 +12,7 @@ from temporalio.envconfig import ClientConfigProfile
 from turnlane.client.dev_file import DevFile, find_dev_file
 from turnlane.records.errors import InvalidInputError
 
-DEFAULT_ADDRESS = "localhost:7233"
+DEFAULT_ADDRESS = "127.0.0.1:7233"
 DEFAULT_NAMESPACE = "default"
 DEFAULT_TASK_QUEUE = "turnlane"
 
@@ -67,7 +67,7 @@ def resolve(
 
 def _profile(env: Mapping[str, str]) -> ClientConfigProfile:
     try:
-        return ClientConfigProfile.load(override_env_vars=env)
+        return ClientConfigProfile.load(override_env_vars=dict(env))
     except RuntimeError as error:
         raise InvalidInputError("Temporal's configuration file or variables cannot be read") from error
 

@@ -1,0 +1,83 @@
+"""`interrupt`, `stop`, `cancel`, `abandon` and `purge`: what an operator does to runs and conversations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from turnlane.client.cli.send import ConversationId
+from turnlane.client.cli.verbs import Session, verb
+from turnlane.records.errors import InvalidInputError
+
+RunId = Annotated[str, Argument(metavar="RUN", help="The id of the run.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this module."""
+    for function in (interrupt, stop, cancel, abandon, purge):
+        verb(app)(function)
+
+
+async def interrupt(
+    session: Session,
+    conversation_id: ConversationId,
+    run_id: Annotated[str | None, Option("--run", help="Only this run; else whichever is active.")] = None,
+) -> None:
+    """Stop the answer in flight and keep what was said so far. Queued inputs go on."""
+    async with session.client() as client:
+        await client.interrupt(conversation_id, run_id=run_id)
+    _done(session, "stopping", conversation_id, run_id)
+
+
+async def stop(session: Session, conversation_id: ConversationId) -> None:
+    """Stop the answer in flight, if there is one. Unlike `interrupt`, it is fine when there is none."""
+    async with session.client() as client:
+        was_running = await client.stop(conversation_id)
+    _done(session, "stopping" if was_running else "nothing was running", conversation_id)
+
+
+async def cancel(session: Session, conversation_id: ConversationId, run_id: RunId) -> None:
+    """Take a queued run out of the queue."""
+    async with session.client() as client:
+        await client.cancel(conversation_id, run_id)
+    _done(session, "cancelled", conversation_id, run_id)
+
+
+async def abandon(
+    session: Session,
+    conversation_id: ConversationId,
+    run_id: RunId,
+    expected_revision: Annotated[int, Option(help="The revision the run must still have.")],
+    stale_owner: Annotated[bool, Option("--stale-owner", help="I know that nobody works on it.")] = False,
+) -> None:
+    """Give up on a run whose outcome will never be known."""
+    async with session.client() as client:
+        await client.abandon(conversation_id, run_id, expected_revision=expected_revision, stale_owner=stale_owner)
+    _done(session, "abandoned", conversation_id, run_id)
+
+
+async def purge(
+    session: Session,
+    conversation_id: ConversationId,
+    expected_version: Annotated[int | None, Option(help="Only if the conversation still has this version.")] = None,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a conversation and all that was said in it, for ever. Its id stays reserved."""
+    if not yes:
+        _confirm(session, conversation_id)
+    async with session.client() as client:
+        await client.purge(conversation_id, expected_version=expected_version)
+    _done(session, "purged", conversation_id)
+
+
+def _confirm(session: Session, conversation_id: str) -> None:
+    if session.out.as_json or not session.out.console.is_terminal:
+        raise InvalidInputError("purge deletes for ever: say --yes")
+    typer.confirm(f"Delete conversation {conversation_id} for ever?", abort=True)
+
+
+def _done(session: Session, what: str, conversation_id: str, run_id: str | None = None) -> None:
+    session.out.record({"ok": True, "conversation_id": conversation_id, "run_id": run_id})
+    session.out.say(f"{what}: {conversation_id}{f' {run_id}' if run_id else ''}")

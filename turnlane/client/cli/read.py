@@ -1,0 +1,156 @@
+"""`runs`, `show`, `messages`, `conversations` and `schema`: what is known, without changing it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from typer import Argument, Option
+
+import turnlane.records
+from turnlane.client.cli.send import ConversationId
+from turnlane.client.cli.verbs import Session, verb
+from turnlane.records.errors import InvalidInputError, RunNotFoundError
+from turnlane.records.events import EVENT_ADAPTER
+from turnlane.records.messages import Message
+from turnlane.records.runs import Run
+
+Limit = Annotated[int, Option(min=1, max=1000, help="How many at most.")]
+Cursor = Annotated[str | None, Option(help="Continue where an earlier answer ended.")]
+
+
+DEFS = "#/$defs/"
+_REFERENCE = re.compile(r'"#/\$defs/([^"]+)"')
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this module."""
+    for function in (runs, show, messages, conversations, schema):
+        verb(app)(function)
+
+
+async def runs(session: Session, conversation_id: ConversationId) -> None:
+    """List the active runs of a conversation, in queue order."""
+    async with session.client() as client:
+        lines = await client.runs(conversation_id)
+    for line in lines:
+        session.out.record(line)
+    session.out.table(("run", "state", "revision"), ((line.id, line.state.value, line.revision) for line in lines))
+
+
+async def show(
+    session: Session,
+    conversation_id: ConversationId,
+    run_id: Annotated[str | None, Option("--run", help="Show this run of it.")] = None,
+) -> None:
+    """Show a conversation as it stands, or one run of it."""
+    async with session.client() as client:
+        if run_id is not None:
+            view = await client.run(conversation_id, run_id)
+            if view is None:
+                raise RunNotFoundError("the conversation has no such run", run_id=run_id)
+            session.out.record(view)
+            _tell_run(session, view.run)
+            _tell_messages(session, (view.assistant,) if view.assistant else ())
+            return
+        snapshot = await client.snapshot(conversation_id)
+    session.out.record(snapshot)
+    session.out.say(f"{conversation_id}: agent {snapshot.agent or '-'}, version {snapshot.version}", "bold")
+    _tell_messages(session, snapshot.messages)
+    for run in snapshot.runs:
+        _tell_run(session, run)
+
+
+async def messages(
+    session: Session, conversation_id: ConversationId, limit: Limit = 100, cursor: Cursor = None
+) -> None:
+    """List what was said, oldest first."""
+    async with session.client() as client:
+        page = await client.messages(conversation_id, limit=limit, cursor=cursor)
+    session.out.record(page)
+    _tell_messages(session, page.items)
+    _tell_cursor(session, page.next_cursor)
+
+
+async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = None) -> None:
+    """List the conversations of the store, latest first."""
+    async with session.client() as client:
+        page = await client.conversations(limit=limit, cursor=cursor)
+    session.out.record(page)
+    session.out.table(
+        ("conversation", "agent", "tenant", "version", "active", "updated"),
+        (
+            (line.conversation_id, line.agent, line.tenant, line.version, line.active_runs, line.updated_at)
+            for line in page.items
+        ),
+    )
+    _tell_cursor(session, page.next_cursor)
+
+
+async def schema(
+    session: Session, name: Annotated[str | None, Argument(help="One record; all of them when left out.")] = None
+) -> None:
+    """Print the JSON schema of every public record, or of one."""
+    definitions = record_schemas()
+    if name is not None and name not in definitions:
+        raise InvalidInputError(f"there is no record {name}; there are: {', '.join(sorted(definitions))}")
+    # A schema is for programs, whoever asked: both get the same JSON.
+    session.out.as_json = True
+    if name is None:
+        session.out.record({"$defs": definitions})
+        return
+    needed = _needed(name, definitions)
+    session.out.record({"$ref": f"{DEFS}{name}", "$defs": {each: definitions[each] for each in sorted(needed)}})
+
+
+def record_schemas() -> dict[str, Any]:
+    """The JSON schemas of all records, and of `Event`, by name; they refer to each other as `#/$defs/NAME`."""
+    _, combined = models_json_schema([(model, "validation") for model in _records()])
+    definitions: dict[str, Any] = combined["$defs"]
+    event = EVENT_ADAPTER.json_schema(ref_template=f"{DEFS}{{model}}")
+    return {**definitions, **event.pop("$defs", {}), "Event": event}
+
+
+def _needed(name: str, definitions: dict[str, Any]) -> set[str]:
+    """The name, and all names that its definition refers to, directly or not."""
+    needed: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current not in needed:
+            needed.add(current)
+            waiting += _REFERENCE.findall(json.dumps(definitions[current]))
+    return needed
+
+
+def _records() -> Iterator[type[BaseModel]]:
+    for module in pkgutil.iter_modules(turnlane.records.__path__, "turnlane.records."):
+        for name, found in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if issubclass(found, BaseModel) and found.__module__ == module.name and not name.startswith("_"):
+                yield found
+
+
+def _tell_run(session: Session, run: Run) -> None:
+    ending = f" ({run.terminal_reason.value})" if run.terminal_reason else ""
+    failure = f" {run.failure.failure_class.value}" if run.failure else ""
+    session.out.say(f"run {run.id}: {run.state.value}{ending}{failure}, revision {run.revision}", "dim")
+
+
+def _tell_messages(session: Session, said: tuple[Message, ...]) -> None:
+    for message in said:
+        session.out.say(f"{message.role.value} {message.id} ({message.status.value})", "bold")
+        if message.text:
+            session.out.say(message.text)
+
+
+def _tell_cursor(session: Session, cursor: str | None) -> None:
+    if cursor is not None:
+        session.out.say(f"there is more: --cursor {cursor}", "dim")

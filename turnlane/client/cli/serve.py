@@ -1,0 +1,165 @@
+"""`dev` and `worker`: the whole stack on this machine, or a worker for a deployment elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+from typer import Option
+
+from turnlane.agent import Agent, ScriptedModel
+from turnlane.client.cli.verbs import Session, unreachable, verb
+from turnlane.client.client import connect_temporal
+from turnlane.client.demo_agent import demo_agent
+from turnlane.client.dev_config import load_config
+from turnlane.client.dev_file import DevFile
+from turnlane.client.settings import Settings
+from turnlane.client.stack import Stack
+from turnlane.records.errors import InvalidInputError
+from turnlane.store.bus import EventBus, InProcessBus
+from turnlane.store.bus_socket import SocketBus
+from turnlane.store.sql import open_store
+from turnlane.worker import run_worker
+
+Agents = Annotated[
+    list[str] | None, Option("--agent", metavar="MODULE:NAME", help="An agent, or a list of them; may be repeated.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this module."""
+    verb(app)(dev)
+    verb(app)(worker)
+
+
+async def dev(
+    session: Session,
+    agent: Agents = None,
+    config: Annotated[Path | None, Option(help="Another file than temporal-dev.yaml.")] = None,
+    port: Annotated[int | None, Option(min=0, max=65535, help="Temporal's port; 0 for any free one.")] = None,
+    ui_port: Annotated[int | None, Option(min=0, max=65535, help="The UI's port; 0 for any free one.")] = None,
+    workers: Annotated[int, Option(min=1, help="How many workers.")] = 1,
+) -> None:
+    """Run everything here: Temporal with its UI, store, event bus and workers, until Ctrl-C."""
+    agents = load_agents(agent) if agent else (demo_agent(),)
+    settings = load_config(config)
+    given = {"port": port, "ui_port": ui_port}
+    settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+    async with until_signalled() as signalled:
+        async with Stack(settings, agents=agents, workers=workers) as stack:
+            _tell_stack(session, stack.dev_file, agents)
+            await _first(signalled.wait(), stack.serve())
+            session.out.say("stopping: answers in flight go on at the next start", "dim")
+
+
+async def worker(session: Session, agent: Agents = None) -> None:
+    """Run a worker against the Temporal, store and event bus that the settings name, until Ctrl-C."""
+    agents = load_agents(agent) if agent else (demo_agent(),)
+    settings = session.settings
+    if settings.store is None:
+        raise InvalidInputError("a worker needs a store: --store, TURNLANE_STORE, or a running stack", fields=["store"])
+    store = await open_store(settings.store)
+    bus: EventBus = SocketBus(settings.bus) if settings.bus is not None else InProcessBus()
+    try:
+        client = await _connect(settings)
+        async with until_signalled() as signalled:
+            session.out.record({"address": settings.address, "task_queue": settings.task_queue})
+            session.out.say(f"serving {_names(agents)} on task queue {settings.task_queue} at {settings.address}")
+            serving = run_worker(client, store=store, agents=agents, bus=bus, task_queue=settings.task_queue)
+            await _first(signalled.wait(), serving)
+    finally:
+        await bus.close()
+        await store.close()
+
+
+async def _connect(settings: Settings) -> Client:
+    try:
+        return await connect_temporal(settings.target, namespace=settings.namespace)
+    except RuntimeError as error:
+        raise unreachable(settings.address) from error
+
+
+def load_agents(names: Sequence[str]) -> tuple[Agent, ...]:
+    """Import agents by `module:name`, from the current folder too. A name may stand for a list of agents.
+
+    Raises `InvalidInputError` naming what cannot be loaded. An error inside the module goes through.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return tuple(agent for name in names for agent in _load(name))
+
+
+def _load(name: str) -> Iterable[Agent]:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise InvalidInputError(f"an agent is named as module:name, not {name!r}")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InvalidInputError(f"there is no module {module_name!r} here") from error
+    except AttributeError as error:
+        raise InvalidInputError(f"module {module_name!r} has no {attribute!r}") from error
+    agents = [found] if isinstance(found, Agent) else list(found) if isinstance(found, list | tuple) else []
+    if not agents or not all(isinstance(agent, Agent) for agent in agents):
+        raise InvalidInputError(f"{name!r} is neither an agent nor a list of agents")
+    return agents
+
+
+@asynccontextmanager
+async def until_signalled() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set, instead of what they else would do. A second one ends the program."""
+    loop = asyncio.get_running_loop()
+    signalled = asyncio.Event()
+
+    def note() -> None:
+        signalled.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, note)
+    try:
+        yield signalled
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _first(signalled: Any, serving: Any) -> None:
+    """Return when the signal came, or raise what the serving ended with; what still runs is cancelled."""
+    tasks = {asyncio.ensure_future(signalled), asyncio.ensure_future(serving)}
+    done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def _names(agents: Sequence[Agent]) -> str:
+    return ", ".join(agent.name for agent in agents)
+
+
+def _tell_stack(session: Session, dev_file: DevFile, agents: Sequence[Agent]) -> None:
+    session.out.record(dev_file)
+    rows = [
+        ("Temporal", f"{dev_file.address} (namespace {dev_file.namespace})"),
+        ("Temporal UI", dev_file.ui_url),
+        ("store", dev_file.store),
+        ("event bus", dev_file.bus),
+        ("agents", ", ".join(f"{agent.name} ({agent.model.provider}: {agent.model.name})" for agent in agents)),
+    ]
+    session.out.table(("turnlane is running", ""), rows)
+    if any(isinstance(agent.model, ScriptedModel) for agent in agents):
+        session.out.say("No model key was found: the agent plays an offline script, it is not a model.", "yellow")
+    session.out.say("In another terminal: turnlane chat. Ctrl-C stops everything.", "dim")

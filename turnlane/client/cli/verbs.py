@@ -1,0 +1,179 @@
+"""How a verb becomes a command: the options every verb has, a connection, and an error as one line and a code."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+from temporalio.service import RPCError
+from typer import Option
+
+from turnlane.client.cli.output import Output, error_record
+from turnlane.client.client import Turnlane
+from turnlane.client.settings import Settings, resolve
+from turnlane.records.errors import CallerError, InvalidInputError, TurnlaneError, WorkersUnavailableError
+from turnlane.store.bus_socket import SocketBus
+from turnlane.store.sql import SqlStore, open_store
+
+CALLER_EXIT, RETRYABLE_EXIT, FINAL_EXIT, INTERRUPTED_EXIT = 2, 75, 1, 130
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The options that every verb has."""
+
+    as_json: bool = False
+    address: str | None = None
+    namespace: str | None = None
+    task_queue: str | None = None
+    store: str | None = None
+    bus: str | None = None
+
+
+def _shared(name: str, kind: object, flag: str, text: str, default: object = None) -> inspect.Parameter:
+    panel = "Output" if name == "as_json" else "Where"
+    annotation = Annotated[kind, Option(flag, help=text, rich_help_panel=panel)]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_SHARED = (
+    _shared("as_json", bool, "--json", "Print JSON: an object, or one a line. Errors too.", default=False),
+    _shared("address", str | None, "--address", "Temporal's host:port. Else TEMPORAL_ADDRESS, or the running stack."),
+    _shared("namespace", str | None, "--namespace", "Temporal's namespace. Else TEMPORAL_NAMESPACE."),
+    _shared("task_queue", str | None, "--task-queue", "Where the workers are. Else TURNLANE_TASK_QUEUE."),
+    _shared("store", str | None, "--store", "The store: a database URL or a path. Else TURNLANE_STORE."),
+    _shared("bus", str | None, "--bus", "The socket of the event bus. Else TURNLANE_BUS."),
+)
+
+
+class Session:
+    """One run of a verb: its output, and how it reaches turnlane."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.out = Output(as_json=shared.as_json)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings: flags, then the environment, then a running stack, then defaults."""
+        shared = self.shared
+        return resolve(
+            address=shared.address,
+            namespace=shared.namespace,
+            task_queue=shared.task_queue,
+            store=shared.store,
+            bus=shared.bus,
+        )
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Turnlane]:
+        """A connected client with whatever store and bus the settings name."""
+        settings = self.settings
+        bus = SocketBus(settings.bus) if settings.bus is not None else None
+        store = await open_store(settings.store) if settings.store is not None else None
+        try:
+            client = await _connected(settings, store, bus)
+            try:
+                yield client
+            finally:
+                await client.close()
+        finally:
+            if bus is not None:
+                await bus.close()
+            if store is not None:
+                await store.close()
+
+
+async def _connected(settings: Settings, store: SqlStore | None, bus: SocketBus | None) -> Turnlane:
+    try:
+        return await Turnlane.connect(
+            settings.target, namespace=settings.namespace, store=store, bus=bus, task_queue=settings.task_queue
+        )
+    except RuntimeError as error:
+        raise unreachable(settings.address) from error
+
+
+def unreachable(address: str) -> WorkersUnavailableError:
+    """The error for a Temporal server that does not answer."""
+    return WorkersUnavailableError(
+        f"no Temporal server answers at {address}: start one with `turnlane dev`, or name another with --address",
+        address=address,
+    )
+
+
+Verb = Callable[..., Awaitable[None]]
+
+
+def verb(app: typer.Typer, name: str | None = None) -> Callable[[Verb], Verb]:
+    """Register an async function as a command. It gets a `Session` first; the shared options are added to its own."""
+
+    def register(function: Verb) -> Verb:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+        def command(**values: Any) -> None:
+            shared = Shared(**{parameter.name: values.pop(parameter.name) for parameter in _SHARED})
+            run_verb(Session(shared), lambda session: function(session, **values))
+
+        parameters = [*own, *_SHARED]
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        )
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        command.__doc__ = function.__doc__
+        app.command(name or function.__name__)(command)
+        return function
+
+    return register
+
+
+def run_verb(session: Session, body: Callable[[Session], Awaitable[None]]) -> None:
+    """Run a verb to its end, or leave the process with one line and the error's exit code."""
+
+    async def work() -> None:
+        await body(session)
+
+    try:
+        asyncio.run(work())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(INTERRUPTED_EXIT) from None
+    except (BrokenPipeError, typer.Exit):
+        raise
+    except Exception as error:
+        _leave(session.out, as_turnlane_error(error), error)
+
+
+def as_turnlane_error(error: Exception) -> TurnlaneError:
+    """What an error is to the caller. Of one that nobody foresaw only the kind is told, since it may quote content."""
+    if isinstance(error, TurnlaneError):
+        return error
+    if isinstance(error, ValidationError):
+        fields = sorted({".".join(str(step) for step in found["loc"]) for found in error.errors(include_input=False)})
+        return InvalidInputError(f"does not fit: {', '.join(fields) or error.title}", fields=fields)
+    if isinstance(error, RPCError):
+        return WorkersUnavailableError(f"Temporal answered {error.status.name}", status=error.status.name)
+    return TurnlaneError(f"unexpected {type(error).__name__}; TURNLANE_TRACEBACK=1 shows where", kind="internal")
+
+
+def exit_code(error: TurnlaneError) -> int:
+    """2: the call is wrong. 75: make it again. 1: neither helps."""
+    if isinstance(error, CallerError):
+        return CALLER_EXIT
+    return RETRYABLE_EXIT if error.retryable else FINAL_EXIT
+
+
+def _leave(out: Output, error: TurnlaneError, cause: Exception) -> NoReturn:
+    if os.environ.get("TURNLANE_TRACEBACK"):
+        traceback.print_exception(cause, file=sys.stderr)
+    out.record(error_record(error))
+    if not out.as_json:
+        print(f"turnlane: {error.message} ({error.code})", file=sys.stderr)
+    raise typer.Exit(exit_code(error)) from None
