@@ -33,8 +33,10 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.mutations import (
+    CommitAnswer,
     CommitBatch,
     CommitReply,
+    Landing,
     LaneOpened,
     OpenLane,
     QueuePage,
@@ -46,7 +48,7 @@ from turnlane.records.steps import (
     KnownReceipt,
     PrepareAdmissions,
     PreparedAdmissions,
-    PreparedInput,
+    RefusedInput,
     SettleCalls,
 )
 from turnlane.store.bus import EventBus
@@ -111,12 +113,12 @@ class LaneWork:
 
     @activity.defn(name="commit")
     @as_failures
-    async def commit(self, batch: CommitBatch) -> CommitReply:
+    async def commit(self, batch: CommitBatch) -> CommitAnswer:
         """Commit a batch; what it made known is news only afterwards."""
         committed = await self._store.commit(batch, utc_now())
         for event in committed.events:
             self._bus.publish(event)
-        return committed.reply
+        return _answer(batch, committed.reply)
 
     @activity.defn(name="find_run")
     @as_failures
@@ -168,18 +170,18 @@ class LaneWork:
         stale = agent is not None and agent.facts.digest != request.facts_digest
         return PreparedAdmissions(inputs=tuple(prepared), facts=agent.facts if agent is not None and stale else None)
 
-    async def _prepare(self, request: PrepareAdmissions, item: Input, receipt: StoredReceipt | None) -> PreparedInput:
+    async def _prepare(
+        self, request: PrepareAdmissions, item: Input, receipt: StoredReceipt | None
+    ) -> Policy | KnownReceipt | RefusedInput:
         if receipt is not None:
-            return PreparedInput(known=await self._known(receipt))
+            return await self._known(receipt)
         try:
-            return PreparedInput(policy=await self._check(request, item))
-        except InvalidInputError as error:
-            fields = tuple(error.details.get("fields", ()))
-            return PreparedInput(refusal_code=error.code, refusal=error.message, fields=fields)
+            return await self._check(request, item)
         except TurnlaneError as error:
             if error.retryable:
                 raise
-            return PreparedInput(refusal_code=error.code, refusal=error.message)
+            fields = tuple(error.details.get("fields", ()))
+            return RefusedInput(code=error.code, message=error.message, fields=fields)
 
     async def _known(self, stored: StoredReceipt) -> KnownReceipt:
         receipt = stored.receipt
@@ -240,6 +242,12 @@ class LaneWork:
         proposed = [value for value in item.record_ids.model_dump().values() if value is not None]
         if proposed and await self._store.find_collisions(conversation_id, proposed):
             raise RecordIdCollisionError("a proposed record id is in use in this conversation")
+
+
+def _answer(batch: CommitBatch, reply: CommitReply) -> CommitAnswer:
+    landed = zip(batch.mutations, reply.results, strict=False)
+    landings = (Landing(result.version, result.revisions.get(mutation.run_id or "")) for mutation, result in landed)
+    return CommitAnswer(outcome=reply.outcome, landings=tuple(landings))
 
 
 def terminal_of(view: RunView) -> Terminal | None:

@@ -349,6 +349,7 @@ class _Step:
             failure=failure,
             input_tokens=usage.input_tokens.value if usage else None,
             output_tokens=usage.output_tokens.value if usage else None,
+            facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,
         )
 
     def _response_evidence(self) -> JsonObject:

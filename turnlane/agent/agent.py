@@ -81,11 +81,16 @@ class Agent:
         """The tool with this name, if the agent has it."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    @property
+    def _checks_nothing(self) -> bool:
+        return self.context is None and self.metadata is None
+
     @cached_property
     def facts(self) -> AgentFacts:
         """What a lane needs to know of this agent."""
         return AgentFacts(
             name=self.name,
+            policy=self.policy if isinstance(self.policy, Policy) and self._checks_nothing else None,
             coalesce=self.coalesce_pending,
             max_steps=min(self.max_steps, self.limits.steps_per_run),
             retry=self.retry,

@@ -24,6 +24,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCStatusCode
 
 from turnlane.records.admissions import Input, SubmitReply
+from turnlane.records.base import JsonObject
 from turnlane.records.errors import LaneClosingError, TurnlaneError, WorkersUnavailableError, error_for
 from turnlane.records.lane import AdmissionQuery, LaneStart, RunLine, WaitReply, WaitRequest
 
@@ -58,12 +59,13 @@ class LaneCalls:
 
         Raises `WorkersUnavailableError` when no worker answers in time: then nothing is durable.
         """
-        update = await self._started(conversation_id, "submit", given, SubmitReply, WorkflowUpdateStage.COMPLETED)
+        stage = WorkflowUpdateStage.COMPLETED
+        update = await self._started(conversation_id, "submit", _brief(given), SubmitReply, stage)
         return await answer(update)
 
     async def submit_and_stay(self, conversation_id: str, given: Input) -> WorkflowUpdateHandle[SubmitReply]:
         """Submit by update and return as soon as a worker took it; the handle answers when the run has ended."""
-        return await self._started(conversation_id, "submit", given, SubmitReply, WorkflowUpdateStage.ACCEPTED)
+        return await self._started(conversation_id, "submit", _brief(given), SubmitReply, WorkflowUpdateStage.ACCEPTED)
 
     async def signal_submit(self, conversation_id: str, given: Input) -> None:
         """Submit by signal: durable when this returns, whether or not a worker is up."""
@@ -75,7 +77,7 @@ class LaneCalls:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             start_signal="submit",
-            start_signal_args=[given],
+            start_signal_args=[_brief(given)],
             static_summary=_summary(conversation_id),
         )
 
@@ -175,6 +177,14 @@ class LaneCalls:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=_summary(conversation_id),
         )
+
+
+def _brief(given: Input) -> JsonObject:
+    """An input without the fields it leaves at their defaults: this is kept in the history of every turn."""
+    brief: JsonObject = given.model_dump(mode="json", exclude_defaults=True)
+    for part, whole in zip(brief.get("parts") or (), given.parts, strict=True):  # type: ignore[arg-type]
+        part["type"] = whole.type  # type: ignore[index,call-overload]
+    return brief
 
 
 def _summary(conversation_id: str) -> str:

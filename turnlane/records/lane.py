@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from turnlane.records.admissions import Admission, Input, Terminal
+from turnlane.records.admissions import Admission, Input, Policy, Terminal
 from turnlane.records.base import Name, Payload, RecordId, derived_id, digest
 from turnlane.records.runs import RunState
 
@@ -142,9 +142,14 @@ class RetryFacts(Payload):
 
 
 class AgentFacts(Payload):
-    """What the lane must know of an agent to decide: told by a worker, so that replay repeats it."""
+    """What the lane must know of an agent to decide: told by a worker, so that replay repeats it.
+
+    `policy` is set when the agent has a constant one and checks neither context nor metadata: then an
+    ordinary input of a warm lane needs no word from a worker to be admitted.
+    """
 
     name: Name
+    policy: Policy | None = None
     coalesce: bool = False
     max_steps: Annotated[int, Field(ge=1)] = 50
     retry: RetryFacts = RetryFacts()

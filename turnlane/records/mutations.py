@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -157,6 +157,14 @@ class Mutation(Payload):
     effect: Effect
 
     @property
+    def run_id(self) -> str | None:
+        """The run it is about, if it is about one."""
+        effect = self.effect
+        if isinstance(effect, AdmitInput):
+            return effect.run.id if effect.run is not None else effect.coalesce_into
+        return getattr(effect, "run_id", None)
+
+    @property
     def digest(self) -> str:
         """Tells this mutation from another one at the same place; clocks do not count."""
         plain = self.model_dump(mode="json", exclude={"at": True})
@@ -196,12 +204,28 @@ class MutationResult(Payload):
     seq: int
     version: int
     ledger_seq: int
-    revisions: dict[str, int] = {}
+    revisions: dict[str, int] = Field(default_factory=dict)
 
 
 class CommitReply(Payload):
+    """What a store answers to a batch."""
+
     outcome: CommitOutcome
     results: tuple[MutationResult, ...] = ()
+
+
+class Landing(NamedTuple):
+    """Where a mutation landed, as the lane's history keeps it: the version, and the revision of the run it is about."""
+
+    version: int
+    revision: int | None = None
+
+
+class CommitAnswer(Payload):
+    """What the lane is told of a commit: short, since every turn keeps two of them."""
+
+    outcome: CommitOutcome
+    landings: tuple[Landing, ...] = ()
 
 
 class OpenLane(Payload):

@@ -42,6 +42,7 @@ class FinishReason(StrEnum):
 class StepRequest(Payload):
     """Make one model call for a run. The fence's attempt is that of the activity's first try.
 
+    `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones.
     `withdrawn` is the epoch of an earlier, failed attempt of this step whose news no longer counts.
     """
 
@@ -50,6 +51,7 @@ class StepRequest(Payload):
     assistant_message_id: RecordId
     taken: tuple[Taken, ...] = ()
     withdrawn: str | None = None
+    facts_digest: str | None = None
 
 
 class CallRef(Payload):
@@ -87,7 +89,7 @@ class StepOutcome(Payload):
     failure: Failure | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    digest: str | None = None
+    facts: AgentFacts | None = None
 
 
 class CallRequest(Payload):
@@ -144,18 +146,19 @@ class KnownReceipt(Payload):
     run_state: RunState
 
 
-class PreparedInput(Payload):
-    """What preparation found for one input: a refusal, a known receipt, or the policy it gets."""
+class RefusedInput(Payload):
+    """An input that does not fit its agent, or its conversation."""
 
-    policy: Policy | None = None
-    known: KnownReceipt | None = None
-    refusal_code: Name | None = None
-    refusal: str | None = None
+    code: Name
+    message: str
     fields: tuple[str, ...] = ()
 
 
 class PreparedAdmissions(Payload):
-    """One answer per input, in order; `facts` when the lane's copy is out of date."""
+    """One answer per input, in order: the policy it gets, the admission its key has already, or a refusal.
 
-    inputs: tuple[PreparedInput, ...]
+    `facts` is set when the lane's copy is out of date.
+    """
+
+    inputs: tuple[Policy | KnownReceipt | RefusedInput, ...]
     facts: AgentFacts | None = None

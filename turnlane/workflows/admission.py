@@ -29,9 +29,9 @@ from turnlane.records.errors import (
 from turnlane.records.lane import AgentFacts, HeadReceipt, NamedIds, ids_for_key
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import Message, MessageStatus, Role
-from turnlane.records.mutations import MutationResult
+from turnlane.records.mutations import Landing
 from turnlane.records.runs import RunState
-from turnlane.records.steps import KnownReceipt, PrepareAdmissions, PreparedAdmissions, PreparedInput
+from turnlane.records.steps import KnownReceipt, PrepareAdmissions, PreparedAdmissions, RefusedInput
 from turnlane.workflows.calls import PREPARE_ADMISSIONS, store_call
 from turnlane.workflows.core import LaneCore, Pending
 from turnlane.workflows.reducer import Transition, abort_reason
@@ -99,6 +99,32 @@ class Admissions:
         core = self._core
         if core.head.purged:
             raise ConversationPurgedError("the conversation was purged")
+        found = self._plainly_prepared(batch) or await self._prepared(batch)
+        for pending, item in zip(batch, found, strict=True):
+            self._admit(pending, item)
+
+    def _plainly_prepared(self, batch: list[Pending]) -> tuple[Policy, ...] | None:
+        """The policies of a batch that needs no word from a worker: a warm lane, an agent that checks nothing."""
+        facts = self._core.facts
+        if facts is None or facts.policy is None or facts.name != self._core.head.agent:
+            return None
+        if not all(self._is_plain(pending) for pending in batch):
+            return None
+        return tuple(pending.input.policy or facts.policy for pending in batch)
+
+    def _is_plain(self, pending: Pending) -> bool:
+        given, head = pending.input, self._core.head
+        return (
+            given.blob is None
+            and given.record_ids is None
+            and given.context is None
+            and given.metadata is None
+            and given.agent in (None, head.agent)
+            and not self._must_probe(pending)
+        )
+
+    async def _prepared(self, batch: list[Pending]) -> tuple[Policy | KnownReceipt | RefusedInput, ...]:
+        core = self._core
         request = PrepareAdmissions(
             conversation_id=core.conversation_id,
             agent=core.head.agent,
@@ -109,37 +135,35 @@ class Admissions:
             has_live_run=core.head.live is not None,
         )
         prepared = await store_call(PREPARE_ADMISSIONS, request, PreparedAdmissions, core.settings, core.outage)
-        if prepared.facts is not None:
-            core.facts = prepared.facts
-        for pending, found in zip(batch, prepared.inputs, strict=True):
-            self._admit(pending, found)
+        core.facts = prepared.facts or core.facts
+        return prepared.inputs
 
     def _must_probe(self, pending: Pending) -> bool:
         head = self._core.head
         return not head.receipts_complete and head.receipt(pending.input.key) is None
 
-    def _admit(self, pending: Pending, found: PreparedInput) -> None:
+    def _admit(self, pending: Pending, found: Policy | KnownReceipt | RefusedInput) -> None:
         core = self._core
         if core.outbox.lost is not None:
-            return self._refuse(pending, core.outbox.lost)
-        if found.refusal_code is not None and core.head.receipt(pending.input.key) is None:
-            details = {"fields": list(found.fields)} if found.fields else {}
-            return self._refuse(pending, error_for(found.refusal_code, found.refusal or "", details))
-        policy = found.policy or Policy.QUEUE
-        ids = self._ids(pending)
-        command = self._accept(pending, policy, ids, found)
+            self._refuse(pending, core.outbox.lost)
+            return
+        if isinstance(found, RefusedInput) and core.head.receipt(pending.input.key) is None:
+            self._refuse(pending, error_for(found.code, found.message, {"fields": list(found.fields)}))
+            return
+        known = found if isinstance(found, KnownReceipt) else None
+        policy = found if isinstance(found, Policy) else Policy.QUEUE
+        command = self._accept(pending, policy, known)
         decision = core.decide(
             command,
-            lambda result: self._admitted(pending, command, result),
+            lambda landing: self._admitted(pending, command, landing),
             lambda error: self._refuse(pending, error),
         )
         if isinstance(decision, Refusal):
             self._refuse(pending, error_of(decision))
         elif isinstance(decision, Duplicate):
-            self._answer_duplicate(pending, decision.receipt, found.known)
+            self._answer_duplicate(pending, decision.receipt, known)
         else:
             self._act(policy, decision)
-        return None
 
     def _ids(self, pending: Pending) -> NamedIds:
         derived = ids_for_key(self._core.conversation_id, pending.input.key)
@@ -152,8 +176,9 @@ class Admissions:
             proposed.assistant_message_id or derived.assistant_message_id,
         )
 
-    def _accept(self, pending: Pending, policy: Policy, ids: NamedIds, found: PreparedInput) -> Accept:
+    def _accept(self, pending: Pending, policy: Policy, known: KnownReceipt | None) -> Accept:
         core, given, now = self._core, pending.input, workflow.now()
+        ids = self._ids(pending)
         facts = core.facts or AgentFacts(name=given.agent or core.head.agent or "unknown")
         message = Message(
             id=ids.input_message_id,
@@ -177,7 +202,7 @@ class Admissions:
             context=given.context,
             blob=given.blob,
             coalesce=facts.coalesce,
-            known=_packed(found.known, given.key),
+            known=_packed(known, given.key),
             queued_runs=facts.queued_runs,
             recent_receipts=facts.recent_receipts,
         )
@@ -189,7 +214,7 @@ class Admissions:
             self._core.ask_to_stop(reason, except_run=transition.run_id)
         self._core.schedule()
 
-    def _admitted(self, pending: Pending, command: Accept, result: MutationResult) -> None:
+    def _admitted(self, pending: Pending, command: Accept, landing: Landing) -> None:
         receipt = self._core.head.receipt(command.key)
         run_id = (receipt.run_id if receipt else "") or command.run_id
         assistant = (receipt.assistant_message_id if receipt else "") or command.assistant_message_id
@@ -201,7 +226,7 @@ class Admissions:
             assistant_message_id=assistant,
             run_state=RunState.QUEUED,
             policy=command.policy,
-            snapshot_version=result.version,
+            snapshot_version=landing.version,
             coalesced=run_id != command.run_id,
         )
         self._answer(pending, admission)

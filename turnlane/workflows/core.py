@@ -14,7 +14,7 @@ from turnlane.records.base import JsonObject
 from turnlane.records.commands import Acquire, Cancel, Command, Interrupt, Note, Recover, Settle
 from turnlane.records.errors import TurnlaneError
 from turnlane.records.lane import AbortReason, AgentFacts, LaneHead, LaneRun, LaneSettings, LaneStart, RunProgress
-from turnlane.records.mutations import MutationResult
+from turnlane.records.mutations import Landing
 from turnlane.records.runs import ENDINGS, RunState, TerminalReason
 from turnlane.workflows.calls import Outage
 from turnlane.workflows.ending import RunEnd
@@ -91,12 +91,11 @@ class LaneCore:
             self.tell()
         return decision
 
-    def learned(self, result: MutationResult) -> None:
-        """Take over the version and revisions the store gave, plus what it has not seen yet."""
-        revisions = {
-            run_id: revision + self.outbox.outstanding(run_id) for run_id, revision in result.revisions.items()
-        }
-        self.head = observe(self.head, result.version + self.outbox.outstanding_versions, revisions)
+    def learned(self, run_id: str | None, landing: Landing) -> None:
+        """Take over the version and revision the store gave, plus what it has not seen yet."""
+        revision = None if landing.revision is None or run_id is None else landing.revision
+        revisions = {run_id: revision + self.outbox.outstanding(run_id)} if run_id and revision is not None else {}
+        self.head = observe(self.head, landing.version + self.outbox.outstanding_versions, revisions)
         self.last_active = workflow.now()
         self.tell()
 
@@ -167,7 +166,7 @@ class LaneCore:
         self.last_failure = end.failure.failure_class.value if end.failure else ""
         self.schedule()
 
-    def _ended(self, run: LaneRun, end: RunEnd, absorbed: tuple[str, ...], result: MutationResult) -> None:
+    def _ended(self, run: LaneRun, end: RunEnd, absorbed: tuple[str, ...], result: Landing) -> None:
         terminal = Terminal(
             conversation_id=self.conversation_id,
             run_id=run.id,
@@ -193,7 +192,7 @@ class LaneCore:
     ) -> Decision:
         """Ask a run to stop: first durably, and only then are its activities told."""
 
-        def committed(result: MutationResult) -> None:
+        def committed(result: Landing) -> None:
             self.cancel_activities(command.run_id)
             if on_commit is not None:
                 on_commit(result)
@@ -217,7 +216,7 @@ class LaneCore:
         run = self.head.run(command.run_id)
         reason = TerminalReason.CANCELLED if isinstance(command, Cancel) else TerminalReason.ABANDONED
 
-        def committed(result: MutationResult) -> None:
+        def committed(result: Landing) -> None:
             self.cancel_activities(command.run_id)
             if run is not None:
                 self._ended(run, RunEnd(reason=reason), (), result)

@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
         WaitReply,
         WaitRequest,
     )
-    from turnlane.records.mutations import LaneOpened, MutationResult, OpenLane, QueuePage, QueueRuns
+    from turnlane.records.mutations import Landing, LaneOpened, OpenLane, QueuePage, QueueRuns
     from turnlane.records.runs import ENDINGS, TerminalReason
     from turnlane.workflows.admission import Admissions, error_of
     from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, as_failure, store_call
@@ -276,7 +276,7 @@ class ConversationLane:
             return
         core.ask_to_stop(AbortReason.SHUTDOWN)
         await workflow.wait_condition(
-            lambda: core.head.live is None and self._may_leave() or core.outbox.lost is not None
+            lambda: (core.head.live is None and self._may_leave()) or core.outbox.lost is not None
         )
 
     def _report(self, outcome: str) -> LaneReport:
@@ -380,10 +380,9 @@ class ConversationLane:
 
     async def _control(self, command: Command) -> ControlReply:
         """Decide a command and answer when it is durable."""
-        core = self._core
         with self._busy():
             await self._opened()
-            answers: list[MutationResult | TurnlaneError] = []
+            answers: list[Landing | TurnlaneError] = []
             decision = self._decide(command, answers)
             if isinstance(decision, Refusal):
                 raise as_failure(error_of(decision))
@@ -393,7 +392,7 @@ class ConversationLane:
                 raise as_failure(answer)
             return self._control_reply(command, answer)
 
-    def _decide(self, command: Command, answers: list[MutationResult | TurnlaneError]) -> Decision:
+    def _decide(self, command: Command, answers: list[Landing | TurnlaneError]) -> Decision:
         core = self._core
         if isinstance(command, Interrupt):
             return core.interrupt(command, answers.append, answers.append)
@@ -405,7 +404,7 @@ class ConversationLane:
         core = self._core
         await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
 
-    def _control_reply(self, command: Command, result: MutationResult) -> ControlReply:
+    def _control_reply(self, command: Command, result: Landing) -> ControlReply:
         run_id = getattr(command, "run_id", None)
         run = self._core.head.run(run_id) if run_id else None
         ended = ENDINGS[_reason(command)].state if isinstance(command, Cancel | Recover) else None
@@ -413,7 +412,7 @@ class ConversationLane:
             run_id=run_id,
             state=run.state if run else ended,
             head_version=result.version,
-            run_revision=result.revisions.get(run_id) if run_id else None,
+            run_revision=result.revision,
         )
 
     # --- looking --------------------------------------------------------------------------------

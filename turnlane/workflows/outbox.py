@@ -10,13 +10,14 @@ from temporalio import workflow
 
 from turnlane.records.errors import ConversationPurgedError, LaneSupersededError, TurnlaneError
 from turnlane.records.lane import LaneSettings
-from turnlane.records.mutations import CommitBatch, CommitOutcome, CommitReply, Mutation, MutationResult
+from turnlane.records.mutations import CommitAnswer, CommitBatch, CommitOutcome, Landing, Mutation
 from turnlane.workflows.calls import COMMIT, Outage, store_call
 
 BATCH_COUNT = 200
 BATCH_BYTES = 96 * 1024
 
-OnCommit = Callable[[MutationResult], None]
+OnCommit = Callable[[Landing], None]
+Learned = Callable[[str | None, Landing], None]
 OnLoss = Callable[[TurnlaneError], None]
 
 
@@ -28,10 +29,10 @@ class _Entry:
     on_loss: OnLoss | None
     followers: list[tuple[Callable[[], None], OnLoss]] = field(default_factory=list)
 
-    def committed(self, result: MutationResult) -> None:
+    def committed(self, landing: Landing) -> None:
         """Tell everyone who waited for this entry."""
         if self.on_commit is not None:
-            self.on_commit(result)
+            self.on_commit(landing)
         for callback, _ in self.followers:
             callback()
 
@@ -97,7 +98,7 @@ class Outbox:
     def _waiting(self) -> list[_Entry]:
         return list(self._entries)[self._in_flight :]
 
-    async def mirror(self, epoch: Callable[[], int], settings: Callable[[], LaneSettings], learned: OnCommit) -> None:
+    async def mirror(self, epoch: Callable[[], int], settings: Callable[[], LaneSettings], learned: Learned) -> None:
         """Commit what is queued, for ever. `learned` hears each result before the entry's own callback."""
         while self.lost is None:
             await workflow.wait_condition(lambda: bool(self._entries))
@@ -120,23 +121,23 @@ class Outbox:
             batch.append(entry)
         return batch
 
-    async def _commit(self, epoch: int, batch: list[_Entry], settings: LaneSettings) -> CommitReply:
+    async def _commit(self, epoch: int, batch: list[_Entry], settings: LaneSettings) -> CommitAnswer:
         mutations = tuple(entry.mutation for entry in batch)
         commit = CommitBatch(conversation_id=self._conversation_id, epoch=epoch, mutations=mutations)
-        return await store_call(COMMIT, commit, CommitReply, settings, self._outage)
+        return await store_call(COMMIT, commit, CommitAnswer, settings, self._outage)
 
-    def _settle(self, batch: list[_Entry], reply: CommitReply, learned: OnCommit) -> None:
+    def _settle(self, batch: list[_Entry], reply: CommitAnswer, learned: Learned) -> None:
         if reply.outcome is CommitOutcome.PURGED:
             self._lose(ConversationPurgedError("the conversation was purged"))
             return
         if reply.outcome is not CommitOutcome.APPLIED:
             self._lose(LaneSupersededError(f"this incarnation of the lane was {reply.outcome.value}"))
             return
-        for entry, result in zip(batch, reply.results, strict=True):
+        for entry, landing in zip(batch, reply.landings, strict=True):
             self._entries.popleft()
             self._in_flight -= 1
-            learned(result)
-            entry.committed(result)
+            learned(entry.run_id, landing)
+            entry.committed(landing)
 
     def _lose(self, error: TurnlaneError) -> None:
         self.lost = error

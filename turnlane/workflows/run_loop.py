@@ -135,6 +135,7 @@ class RunLoop:
             fence=fence,
             assistant_message_id=run.assistant_message_id,
             taken=progress.taken,
+            facts_digest=core.facts.digest if core.facts else None,
             withdrawn=f"{fence.publisher}:model:{progress.attempt - 1}" if progress.tries else None,
         )
         handle = workflow.start_activity(
@@ -159,6 +160,7 @@ class RunLoop:
 
     def _count(self, outcome: StepOutcome) -> None:
         core = self._core
+        core.facts = outcome.facts or core.facts
         if core.progress is not None:
             core.progress = core.progress.model_copy(
                 update={

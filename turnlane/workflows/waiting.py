@@ -63,8 +63,7 @@ class Waiting:
         core = self._core
         return (
             run_id in core.ends
-            or core.head.run(run_id) is None
-            and core.outbox.is_empty
+            or (core.head.run(run_id) is None and core.outbox.is_empty)
             or core.is_draining
             or core.outbox.lost is not None
             or core.waiters.round >= leave_at
