@@ -38,7 +38,7 @@ async def test_a_released_barrier_holds_nobody() -> None:
 async def test_a_barrier_nobody_releases_fails_in_bounded_time() -> None:
     barrier = Barrier("forgotten", bound=0.01)
 
-    with pytest.raises(BarrierTimeoutError, match="'forgotten' was not released within 0.01 s"):
+    with pytest.raises(BarrierTimeoutError, match=r"'forgotten' was not released within 0\.01 s"):
         await barrier.wait()
 
 
