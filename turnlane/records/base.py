@@ -75,7 +75,7 @@ def clean_json(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, dict):
-        return {clean_text(key): clean_json(item) for key, item in value.items()}
+        return {clean_json(key): clean_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [clean_json(item) for item in value]
     return value

@@ -28,7 +28,7 @@ class TurnlaneError(Exception):
     code: ClassVar[str] = "TURNLANE"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details: dict[str, Any] = details

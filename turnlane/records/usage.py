@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import isfinite
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -85,7 +86,10 @@ def _sum_cost(one: CostValue | None, two: CostValue | None) -> CostValue:
         return UNAVAILABLE_COST
     if one.currency != two.currency:
         return UNAVAILABLE_COST
-    return CostValue(value=one.value + two.value, currency=one.currency, provenance=Provenance.COMPUTED)
+    total = one.value + two.value
+    if not isfinite(total):
+        return UNAVAILABLE_COST
+    return CostValue(value=total, currency=one.currency, provenance=Provenance.COMPUTED)
 
 
 def add_usage(total: Usage | None, step: Usage | None) -> Usage | None:
