@@ -21,6 +21,7 @@ from turnlane.records.runs import RunState
 from turnlane.store.content import CONTENT
 from turnlane.store.delivery import AdmissionNote, Note, RunStateNote
 from turnlane.store.describe import describe_effect
+from turnlane.store.open_calls import close_calls, lost_result
 from turnlane.store.order import STRIDE, block_of, move_block
 from turnlane.store.rows import (
     PARTS,
@@ -199,7 +200,10 @@ def _insert_receipt(work: Work, effect: AdmitInput) -> None:
 
 
 def start(work: Work, effect: StartRun, at: datetime) -> Change:
-    """Acquire a queued run. The first time gives it its place in the history and an empty draft."""
+    """Acquire a queued run. The first time gives it its place in the history and an empty draft.
+
+    One that resumes keeps its finished steps; calls that its lost lane left open get a result that says so.
+    """
     run = work.run(effect.run_id)
     require(run.state == RunState.QUEUED, "only a queued run can be started", run)
     require(effect.token > (run.fencing_token or 0), "a token must grow with each start", run)
@@ -209,6 +213,8 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
         run.execution_sequence = work.head.version
     else:
         _clear_draft(work, run, from_step=run.steps_done if effect.resumes else 0)
+        if effect.resumes:
+            close_calls(work, run, lost_result)
     run.state = RunState.RUNNING
     run.owner_id, run.fencing_token = effect.owner_id, effect.token
     # A new token counts steps and attempts anew. An attempt left open stays so: its spend is unknown.

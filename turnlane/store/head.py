@@ -32,16 +32,16 @@ RECEIPTS = 512
 def open_lane(
     connection: Connection, conversation_id: str, owner: str, carried_epoch: int | None, now: datetime
 ) -> OpenedLane:
-    """Take the next epoch for `owner`, or keep the carried one if it is still in force; load the head."""
+    """Take the next epoch for `owner`, if a carried one is still in force, and load the head."""
     row = find_conversation(connection, conversation_id)
     if row is None and is_purged(connection, conversation_id):
         return OpenedLane(epoch=carried_epoch, head=LaneHead(conversation_id=conversation_id, purged=True))
-    if carried_epoch is not None and (row is None or row.epoch != carried_epoch):
+    if carried_epoch is not None and (row is None or (row.epoch != carried_epoch and row.owner != owner)):
         return OpenedLane(epoch=None, head=LaneHead(conversation_id=conversation_id))
     row = row or create_conversation(connection, conversation_id, now)
     if row.owner != owner:
         row.owner = owner
-        row.epoch += 1 if carried_epoch is None else 0
+        row.epoch += 1
         changed = {"owner": row.owner, "epoch": row.epoch}
         connection.execute(update(CONVERSATION).where(CONVERSATION.c.id == conversation_id).values(changed))
     return _load(connection, row)

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import bindparam, select
-
-from turnlane.records.base import JsonObject
 from turnlane.records.events import Metrics
-from turnlane.records.messages import ControlPart, MessageStatus, ToolOutcome, ToolResultPart
+from turnlane.records.messages import ControlPart, MessageStatus
 from turnlane.records.mutations import Absorption, SettleRun
 from turnlane.records.runs import ENDINGS, LIVE_STATES, RunState, TerminalReason
 from turnlane.records.usage import Usage, add_usage, computed
-from turnlane.store.content import CALL, CONTROL, CONTROL_STEP
+from turnlane.store.content import CONTROL, CONTROL_STEP
 from turnlane.store.delivery import Note, TerminalNote
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_draft, require, state_note
+from turnlane.store.open_calls import close_calls, interrupted_result
 from turnlane.store.order import move_block
 from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage
 from turnlane.store.statements import change_row, insert_rows, new_row
-from turnlane.store.tables import SEGMENT, MessageRow, RunRow, SegmentRow
+from turnlane.store.tables import MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
-
-_OPEN_CALLS = select(SEGMENT).where(
-    SEGMENT.c.conversation_id == bindparam("conversation_id"),
-    SEGMENT.c.message_id == bindparam("message_id"),
-    SEGMENT.c.kind == CALL,
-    SEGMENT.c.parts.is_(None),
-)
 
 
 def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
@@ -55,7 +46,7 @@ def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStat
         insert_draft(work, run, status, at)
         _add_control(work, run, effect)
         return ()
-    _close_calls(work, run)
+    close_calls(work, run, interrupted_result)
     _add_control(work, run, effect)
     absorbed = tuple(_absorb(work, run, entry, at) for entry in effect.absorbed)
     values: dict[str, object] = {"status": status, "updated_at": at}
@@ -93,21 +84,6 @@ def _absorb(work: Work, run: RunRow, entry: Absorption, at: datetime) -> RunRow:
     other.absorbed_into_run_id, other.checkpoint_seq = run.id, None
     work.touch(other, at)
     return other
-
-
-def _close_calls(work: Work, run: RunRow) -> None:
-    """Give every open call a result that says it was interrupted, and whether its effects are unknown."""
-    where = {"conversation_id": work.conversation_id, "message_id": run.assistant_message_id}
-    for row in work.connection.execute(_OPEN_CALLS, where).all():
-        result = interrupted_result(row.call_id, row.tool_name, row.started_at is not None)
-        change_row(work.connection, SegmentRow, (*where.values(), row.step, row.slot), parts=dump_parts([result]))
-
-
-def interrupted_result(call_id: str, tool_name: str, started: bool) -> ToolResultPart:
-    """Return the result of a call that its run's end cut off."""
-    unfinished = "The call was interrupted; its effects are unknown." if started else "The call was not started."
-    output: JsonObject = {"error": "INTERRUPTED", "retryable": False, "details": {"message": unfinished}}
-    return ToolResultPart(call_id=call_id, tool_name=tool_name, outcome=ToolOutcome.INTERRUPTED, output=output)
 
 
 def _add_control(work: Work, run: RunRow, effect: SettleRun) -> None:
