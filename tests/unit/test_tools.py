@@ -1,25 +1,20 @@
-"""Tools: what a function becomes, and that a call always ends in a reply the model may see."""
+"""Calling a tool: whatever it does, the call ends in a reply the model may see."""
 
 import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, SecretStr, field_validator
 
 from turnlane.agent.tools import (
-    RESERVED_TOOL_NAMES,
     Cancellation,
     ToolContext,
     ToolError,
-    bounded_output,
     tool,
 )
 from turnlane.records.messages import ToolOutcome
@@ -55,133 +50,6 @@ def context(**given: Any) -> ToolContext:
 def error_of(output: Any) -> dict[str, Any]:
     assert isinstance(output, dict)
     return output
-
-
-def test_a_typed_function_becomes_a_closed_schema() -> None:
-    @tool
-    def weather(city: Annotated[str, Field(description="Which city")], ctx: ToolContext, days: int = 1) -> str:
-        """Tell the weather."""
-        return city
-
-    assert weather.spec.model_dump() == {
-        "name": "weather",
-        "description": "Tell the weather.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string", "description": "Which city"},
-                "days": {"type": "integer", "default": 1},
-            },
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    }
-
-
-def test_a_tool_without_parameters_has_an_object_schema() -> None:
-    @tool
-    def now() -> str:
-        return "noon"
-
-    assert now.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-async def test_models_unions_and_lists_reach_the_function_as_their_types() -> None:
-    @tool
-    def visit(cities: list[City], when: datetime | None, mode: Literal["car", "train"]) -> list[str]:
-        assert all(isinstance(city, City) for city in cities) and isinstance(when, datetime)
-        return [f"{city.name}/{city.country}/{mode}/{when.year}" for city in cities]
-
-    reply = await visit.invoke(
-        context(), {"cities": [{"name": "Lyon"}], "when": "2030-01-01T00:00:00Z", "mode": "train"}
-    )
-
-    assert reply.output == ["Lyon/FR/train/2030"]
-
-
-async def test_parameters_may_be_called_anything() -> None:
-    @tool
-    def odd(json: str, _private: int, model_config: str, schema: str, self: str) -> list[Any]:
-        return [json, _private, model_config, schema, self]
-
-    reply = await odd.invoke(context(), {"json": "a", "_private": 1, "model_config": "b", "schema": "c", "self": "d"})
-
-    assert reply.output == ["a", 1, "b", "c", "d"]
-
-
-async def test_a_bound_method_is_a_tool_without_self() -> None:
-    class Counter:
-        def __init__(self) -> None:
-            self.count = 0
-
-        def add(self, by: int) -> int:
-            self.count += by
-            return self.count
-
-    adder = tool(Counter().add)
-
-    assert ["by"] == list(adder.parameters["properties"])  # type: ignore[arg-type]
-    assert (await adder.invoke(context(), {"by": 2})).output == 2
-
-
-def variadic(*values: int) -> None: ...
-
-
-def keyed(**values: int) -> None: ...
-
-
-def positional(value: int, /) -> None: ...
-
-
-def untyped(value) -> None: ...  # type: ignore[no-untyped-def]
-
-
-def unsayable(value: Callable[[], int]) -> None: ...
-
-
-def unresolved(value: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (variadic, "variadic"),
-        (keyed, "variadic"),
-        (positional, "positional-only"),
-        (untyped, "has no type"),
-        (unsayable, "JSON cannot carry"),
-        (unresolved, "Nowhere"),
-        (City, "function or a bound method"),
-    ],
-)
-def test_a_signature_a_model_cannot_call_is_refused_at_decoration(function: Any, words: str) -> None:
-    with pytest.raises(TypeError, match=words):
-        tool(function)
-
-
-@pytest.mark.parametrize("name", ["with space", "é", "x" * 65, "a.b"])
-def test_a_name_a_provider_would_refuse_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="name is 1 to 64"):
-        tool(name=name)(lambda: None)
-
-
-@pytest.mark.parametrize("given", [{"retries": 0}, {"timeout": 0.0}, {"timeout": float("inf")}])
-def test_numbers_that_cannot_work_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"retries|timeout"):
-        tool(name="x", **given)(lambda: None)
-
-
-@pytest.mark.parametrize(
-    ("read_only", "retries", "attempts"), [(False, None, 1), (True, None, 3), (True, 1, 1), (False, 5, 5)]
-)
-def test_only_tools_known_to_be_safe_are_tried_again(read_only: bool, retries: int | None, attempts: int) -> None:
-    made = tool(name="x", read_only=read_only, retries=retries)(lambda: None)
-
-    assert attempts == made.max_attempts
-
-
-def test_the_activities_of_turnlane_are_reserved() -> None:
-    assert {"commit", "provider_step", "compact"} <= RESERVED_TOOL_NAMES
 
 
 @pytest.mark.parametrize("arguments", ["text", ["a"], None, 3, True])
@@ -456,34 +324,3 @@ def test_the_idempotency_key_is_of_the_call_and_not_of_the_attempt() -> None:
     assert key == context(attempt=2).idempotency_key
     others = [context(step=1), context(call_id="call-2"), context(run_id="s"), context(conversation_id="d")]
     assert 5 == len({key, *(other.idempotency_key for other in others)})
-
-
-@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_an_output_within_the_limit_is_left_alone(output: Any) -> None:
-    size = len(json.dumps(output, ensure_ascii=False, separators=(",", ":")).encode())
-
-    assert output == bounded_output(output, size)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=120), st.integers(60, 140))
-def test_a_cut_output_fits_and_splits_no_character(text: str, limit: int) -> None:
-    cut = bounded_output(text, limit)
-
-    if cut == text:
-        assert len(json.dumps(text, ensure_ascii=False).encode()) <= limit
-        return
-    assert isinstance(cut, dict)
-    assert len(json.dumps(cut, ensure_ascii=False, separators=(",", ":")).encode()) <= limit
-    assert text.startswith(str(cut["head"])) and text.endswith(str(cut["tail"]))
-    assert {"truncated": True, "bytes": len(text.encode())} == {key: cut[key] for key in ("truncated", "bytes")}
-
-
-def test_a_cut_output_keeps_as_much_as_fits() -> None:
-    cut = bounded_output("é" * 10_000, 1000)
-
-    assert isinstance(cut, dict)
-    assert 980 <= len(json.dumps(cut, ensure_ascii=False, separators=(",", ":")).encode()) <= 1000
-
-
-def test_a_limit_below_the_frame_leaves_the_frame() -> None:
-    assert {"truncated": True, "bytes": 100, "head": "", "tail": ""} == bounded_output("x" * 100, 3)
