@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -23,6 +24,9 @@ from turnlane.records.lane import LaneSettings
 from turnlane.store.bus import InProcessBus
 from turnlane.store.sql import SqlStore, open_store
 from turnlane.worker import build_worker
+
+hypothesis.settings.register_profile("turnlane", deadline=None)
+hypothesis.settings.load_profile("turnlane")
 
 CACHED_WORKFLOWS = int(os.environ.get("TURNLANE_TEST_CACHED_WORKFLOWS", "1000"))
 """0 makes every workflow task replay its whole history: the integration suite must pass that way too."""

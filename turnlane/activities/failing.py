@@ -38,17 +38,17 @@ def as_failures(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]
     return wrapped
 
 
-async def persist(write: Callable[[], Awaitable[R]]) -> R:
-    """Make a write until the store takes it.
+async def persist(call: Callable[[], Awaitable[R]]) -> R:
+    """Make a call to the store until it answers.
 
-    For what must not be lost and cannot be made again, such as an answer that was paid for. The caller
-    keeps heartbeating; cancelling it gives up.
+    An answer that was paid for must not be lost, and a run waits for its store rather than fail. The
+    caller keeps heartbeating; cancelling it gives up.
     """
     wait = FIRST_WAIT_SECONDS
     while True:
         try:
-            return await write()
+            return await call()
         except StoreUnavailableError:
-            logger.warning("the store did not take a write; trying again in %.1f s", wait)
+            logger.warning("the store did not answer; trying again in %.1f s", wait)
         await asyncio.sleep(wait)
         wait = min(wait * 2, LONGEST_WAIT_SECONDS)

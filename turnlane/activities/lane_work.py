@@ -94,7 +94,7 @@ class LaneWork:
         opened = await self._store.open_lane(request.conversation_id, request.owner, request.carried_epoch)
         agent = self._agents.get(opened.head.agent or "")
         stale = agent is not None and agent.facts.digest != request.facts_digest
-        carried = request.carried_epoch is not None
+        carried = request.carried_epoch is not None and not opened.head.purged
         return LaneOpened(
             epoch=opened.epoch,
             head=None if carried else opened.head,

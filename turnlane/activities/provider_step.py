@@ -150,14 +150,16 @@ class _Step:
     # --- before the call ------------------------------------------------------------------------
 
     async def _load_run(self) -> RunContext:
-        run = await self._store.load_run_context(self._fence.conversation_id, self._fence.run_id)
+        fence = self._fence
+        run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
         if run is None:
             raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
         return run
 
     async def _prompt(self, run: RunContext) -> Prompt:
         extra = [item.input_id for item in self._request.taken]
-        history = await self._store.load_history(self._fence.conversation_id, self._fence.run_id, extra)
+        fence = self._fence
+        history = await persist(lambda: self._store.load_history(fence.conversation_id, fence.run_id, extra))
         prompt = project(
             history,
             taken=self._request.taken,
@@ -190,7 +192,7 @@ class _Step:
             operation=self._operation,
             evidence=self._evidence(prompt),
         )
-        self._tell(await self._store.begin_step(start, utc_now()))
+        self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))
         if self._fence.attempt > 1:
             withdrawn = f"{self._fence.publisher}:model:{self._fence.attempt - 1}"
             self._publisher.reset(self._fence.attempt, withdrawn)

@@ -61,7 +61,9 @@ class ToolCalls:
 
     async def _make(self, request: CallRequest) -> CallOutcome:
         fence = request.fence
-        start = await self._store.begin_call(fence, request.assistant_message_id, request.slot, utc_now())
+        start = await persist(
+            lambda: self._store.begin_call(fence, request.assistant_message_id, request.slot, utc_now())
+        )
         if start.result is not None:
             return _outcome(start.result)
         attempt = activity.info().attempt
@@ -79,7 +81,8 @@ class ToolCalls:
     async def _result(self, request: CallRequest, start: CallStart, attempt: int) -> ToolResultPart:
         agent = self._agents.get(request.agent)
         tool = agent.tool(request.tool_name) if agent else None
-        run = await self._store.load_run_context(request.fence.conversation_id, request.fence.run_id)
+        fence = request.fence
+        run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
         if agent is None or tool is None or run is None:
             return _error(request, "UNKNOWN_TOOL", "there is no tool of this name here")
         if start.started_before and tool.max_attempts == 1:

@@ -43,14 +43,12 @@ class StepRequest(Payload):
     """Make one model call for a run. The fence's attempt is that of the activity's first try.
 
     `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones.
-    `withdrawn` is the epoch of an earlier, failed attempt of this step whose news no longer counts.
     """
 
     agent: Name
     fence: Fence
     assistant_message_id: RecordId
     taken: tuple[Taken, ...] = ()
-    withdrawn: str | None = None
     facts_digest: str | None = None
 
 

@@ -18,7 +18,6 @@ from turnlane.records.errors import (
     ConversationPurgedError,
     IdempotencyConflictError,
     InvalidInputError,
-    LaneSupersededError,
     QueueFullError,
     RecordIdCollisionError,
     RunConflictError,
@@ -260,7 +259,7 @@ class Admissions:
         pending.error = error
         if not pending.is_signal:
             return
-        if isinstance(error, LaneSupersededError):
+        if self._core.outbox.lost is not None and not self._core.head.purged:
             self._core.carried.append(pending.input)
         else:
             payload: JsonObject = {"key": pending.input.key, "code": error.code}

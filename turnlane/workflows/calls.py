@@ -7,6 +7,7 @@ inputs are safe in Temporal, and its history grows by three events and not with 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -34,10 +35,19 @@ _PATIENT_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maxim
 
 
 class Outage:
-    """Whether the lane waits for its store just now."""
+    """Whether the lane waits for its store just now. `changed` is called when that begins or ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self.calls = 0
+        self._changed = changed
+
+    def __enter__(self) -> None:
+        self.calls += 1
+        self._changed()
+
+    def __exit__(self, *_: object) -> None:
+        self.calls -= 1
+        self._changed()
 
     @property
     def is_on(self) -> bool:
@@ -61,22 +71,20 @@ async def store_call(name: str, argument: Any, result: type[R], settings: LaneSe
         return answer
     except ActivityError as error:
         _raise_final(error)
-    outage.calls += 1
     try:
-        answer = await workflow.execute_activity(
-            name,
-            argument,
-            result_type=result,
-            start_to_close_timeout=timedelta(seconds=60),
-            retry_policy=_PATIENT_RETRY,
-            summary="the store did not answer; waiting for it",
-        )
+        with outage:
+            answer = await workflow.execute_activity(
+                name,
+                argument,
+                result_type=result,
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=_PATIENT_RETRY,
+                summary="the store did not answer; waiting for it",
+            )
         return answer
     except ActivityError as error:
         _raise_final(error)
         raise
-    finally:
-        outage.calls -= 1
 
 
 def _raise_final(error: ActivityError) -> None:

@@ -65,7 +65,7 @@ class LaneCore:
         self.is_open = False
         self.is_draining = False
         self.is_closing = False
-        self.outage = Outage()
+        self.outage = Outage(lambda: self.tell())
         self.outbox = Outbox(start.conversation_id, self.outage)
         self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
         self.deciding: list[Pending] = []

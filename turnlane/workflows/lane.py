@@ -15,7 +15,7 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from turnlane.records.admissions import Input, SubmitReply
-    from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal
+    from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode
     from turnlane.records.errors import (
         ConversationPurgedError,
         InputTooLargeError,
@@ -159,6 +159,9 @@ class ConversationLane:
         opened = await store_call(OPEN_LANE, request, LaneOpened, core.settings, core.outage)
         core.settings = opened.settings
         core.facts = opened.facts or core.facts
+        if opened.head is not None and opened.head.purged:
+            core.head, core.is_open = opened.head, True
+            return
         if opened.epoch is None:
             core.outbox.lost = LaneSupersededError("another incarnation of the lane has opened the conversation")
             return
@@ -248,7 +251,7 @@ class ConversationLane:
         await workflow.wait_condition(workflow.all_handlers_finished)
         error = core.outbox.lost or LaneSupersededError("the lane was superseded")
         inbox = tuple(core.carried) + tuple(item.input for item in core.inbox if item.is_signal)
-        if isinstance(error, LaneSupersededError) and inbox and self._start.reopened < MAX_REOPENS:
+        if not isinstance(error, ConversationPurgedError) and inbox and self._start.reopened < MAX_REOPENS:
             workflow.continue_as_new(
                 LaneStart(conversation_id=core.conversation_id, inbox=inbox, reopened=self._start.reopened + 1)
             )
@@ -385,7 +388,7 @@ class ConversationLane:
             answers: list[Landing | TurnlaneError] = []
             decision = self._decide(command, answers)
             if isinstance(decision, Refusal):
-                raise as_failure(error_of(decision))
+                raise as_failure(await self._refusal(command, decision))
             await workflow.wait_condition(lambda: bool(answers))
             answer = answers[0]
             if isinstance(answer, TurnlaneError):
@@ -399,6 +402,15 @@ class ConversationLane:
         if isinstance(command, Cancel | Recover):
             return core.give_up(command, answers.append, answers.append)
         return core.decide(command, answers.append, answers.append)
+
+    async def _refusal(self, command: Command, refusal: Refusal) -> TurnlaneError:
+        """The error for a refused command. A run that the head does not have may have ended: that is a conflict."""
+        run_id = getattr(command, "run_id", None)
+        if refusal.code is RefusalCode.NOT_FOUND and run_id is not None:
+            standing = await self._waiting.standing(run_id)
+            if standing.state is not None:
+                return RunConflictError("the run has ended", head_version=refusal.head_version, state=standing.state)
+        return error_of(refusal)
 
     async def _opened(self) -> None:
         core = self._core

@@ -136,7 +136,6 @@ class RunLoop:
             assistant_message_id=run.assistant_message_id,
             taken=progress.taken,
             facts_digest=core.facts.digest if core.facts else None,
-            withdrawn=f"{fence.publisher}:model:{progress.attempt - 1}" if progress.tries else None,
         )
         handle = workflow.start_activity(
             PROVIDER_STEP,
@@ -265,6 +264,7 @@ class RunLoop:
             heartbeat_timeout=timedelta(seconds=self._core.settings.heartbeat_seconds),
             retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=call.max_attempts),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=f"step {fence.step + 1}",
         )
         return handle
 

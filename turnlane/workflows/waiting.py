@@ -38,12 +38,19 @@ class Waiting:
         return await self._stay(run_id)
 
     async def _look_up(self, run_id: str) -> WaitReply:
-        core = self._core
-        lookup = RunLookup(conversation_id=core.conversation_id, run_id=run_id)
-        standing = await store_call(FIND_RUN, lookup, RunStanding, core.settings, core.outage)
+        standing = await self.standing(run_id)
         if standing.terminal is None and standing.state is None:
             raise as_failure(RunNotFoundError("the conversation has no such run"))
         return WaitReply(terminal=standing.terminal, again=standing.terminal is None)
+
+    async def standing(self, run_id: str) -> RunStanding:
+        """How a run stands that is not in the head: what is remembered of its end, else what the store says."""
+        core = self._core
+        end = core.ends.get(run_id)
+        if end is not None:
+            return RunStanding(terminal=end, state=end.state)
+        lookup = RunLookup(conversation_id=core.conversation_id, run_id=run_id)
+        return await store_call(FIND_RUN, lookup, RunStanding, core.settings, core.outage)
 
     async def _stay(self, run_id: str) -> WaitReply:
         core = self._core
