@@ -12,9 +12,17 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from turnlane.agent import Agent, ScriptedModel
+from turnlane.agent.models import Say
+from turnlane.client import Turnlane
 from turnlane.client.dev_config import DYNAMIC_CONFIG, DevConfig, load_config
 from turnlane.client.dev_server import DevServer, find_binary
+from turnlane.client.settings import resolve
+from turnlane.client.stack import Stack
 from turnlane.records.errors import StackError
+from turnlane.records.events import AssistantDeltaEvent
+from turnlane.store.bus_socket import SocketBus
+from turnlane.store.sql import open_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,3 +154,80 @@ def test_a_misspelt_setting_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(StackError, match="prot"):
         load_config(tmp_path / "dev.yaml")
+
+
+def agent(name: str = "echo") -> Agent:
+    return Agent(name=name, model=ScriptedModel(script=lambda request: [Say("an answer")]))
+
+
+async def test_a_stack_answers_and_leaves_nothing_running(config: DevConfig) -> None:
+    async with Stack(config, agents=[agent()]) as stack:
+        client = await stack.client()
+        ticket = await client.submit("c", "a question")
+        result = await ticket.result(timeout=20)
+        pid, bus = stack.server.pid, stack.dev_file.bus
+
+    assert "an answer" == result.text
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not bus.exists()
+
+
+async def test_other_processes_find_a_stack_and_share_its_bus(config: DevConfig, tmp_path: Path) -> None:
+    env = {"TEMPORAL_CONFIG_FILE": os.devnull}
+    async with Stack(config, agents=[agent()], workers=2) as stack:
+        settings = resolve(environment=env, folder=tmp_path)
+        assert settings.bus is not None and settings.store is not None
+        store, bus = await open_store(settings.store), SocketBus(settings.bus)
+        client = await Turnlane.connect(settings.target, store=store, bus=bus, task_queue=settings.task_queue)
+        ticket = await client.submit("c", "a question")
+        events = [event async for event in ticket.events()]
+        await client.close()
+        await bus.close()
+        await store.close()
+        found = stack.dev_file
+
+    told = "".join(event.text_delta for event in events if isinstance(event, AssistantDeltaEvent))
+    assert "an answer" == told
+    assert (found.address, found.store, found.bus) == (settings.target, settings.store, settings.bus)
+    assert resolve(environment=env, folder=tmp_path).store is None
+
+
+async def test_a_conversation_goes_on_in_the_next_stack(config: DevConfig, tmp_path: Path) -> None:
+    kept = config.model_copy(update={"temporal_db": tmp_path / "temporal.db"})
+    for _ in range(2):
+        async with Stack(kept, agents=[agent()]) as stack:
+            client = await stack.client()
+            await (await client.submit("c", "a question")).result(timeout=20)
+            messages = (await client.messages("c")).items
+
+    assert ["a question", "an answer"] * 2 == [message.text for message in messages]
+
+
+async def test_a_stack_whose_server_ends_says_so(config: DevConfig) -> None:
+    async with Stack(config, agents=[agent()]) as stack:
+        serving = asyncio.create_task(stack.serve())
+        await asyncio.sleep(0)
+        assert stack.server.pid is not None
+        os.kill(stack.server.pid, signal.SIGKILL)
+        with pytest.raises(StackError, match="server ended by itself"):
+            async with asyncio.timeout(20):
+                await serving
+
+
+async def test_a_stack_that_cannot_start_takes_down_what_it_started(config: DevConfig) -> None:
+    stack = Stack(config, agents=[agent(), agent()])
+    with pytest.raises(ValueError, match="one name"):
+        async with stack:
+            await stack.serve()
+
+    assert stack.server.pid is None
+
+
+async def test_a_stack_that_is_down_has_no_store_or_bus(config: DevConfig) -> None:
+    stack = Stack(config, agents=[agent()])
+    with pytest.raises(StackError, match="not running"):
+        _ = stack.store
+    with pytest.raises(StackError, match="not running"):
+        _ = stack.bus
