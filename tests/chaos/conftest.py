@@ -1,0 +1,172 @@
+"""A house of worker processes for the chaos tests: one store file, one event hub, one task queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from turnlane.client import Turnlane
+from turnlane.client.dev_server import DevServer
+from turnlane.client.ticket import Ticket
+from turnlane.records.events import Event
+from turnlane.records.ledger import LedgerEvent
+from turnlane.store.bus_socket import BusServer, SocketBus, socket_path
+from turnlane.store.sql import SqlStore, open_store
+
+PROGRAM = Path(__file__).with_name("worker_process.py")
+PATIENCE = 40.0
+
+
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Return once the condition holds. Raises TimeoutError when it does not within the time."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110, what is waited for happens in other processes
+            await asyncio.sleep(0.02)
+
+
+class WorkerProcess:
+    """A worker that may be killed, frozen, thawed and stopped."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    async def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self._process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            return await self._process.wait()
+
+    def freeze(self) -> None:
+        """Stop its clock, its network and everything else of it."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on where it was."""
+        self._process.send_signal(signal.SIGCONT)
+
+
+@dataclass
+class House:
+    """What the processes of one test share, and what they left behind."""
+
+    target: str
+    temporal: Client
+    store: SqlStore
+    bus: SocketBus
+    folder: Path
+    workers: list[WorkerProcess] = field(default_factory=list)
+    task_queue: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:12]}")
+
+    async def worker(self) -> WorkerProcess:
+        """Start one more worker; it is killed when the test ends."""
+        place = {
+            "target": self.target,
+            "store": str(self.folder / "store.db"),
+            "bus": str(socket_path(self.folder)),
+            "task_queue": self.task_queue,
+            "folder": str(self.folder),
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(PROGRAM), json.dumps(place), stdout=asyncio.subprocess.PIPE
+        )
+        worker = WorkerProcess(process)
+        self.workers.append(worker)
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            assert b"ready\n" == await process.stdout.readline()
+        return worker
+
+    def client(self, answer_seconds: float = 20.0) -> Turnlane:
+        """A client with the store and the bus of the workers."""
+        return Turnlane(
+            self.temporal, store=self.store, bus=self.bus, task_queue=self.task_queue, answer_seconds=answer_seconds
+        )
+
+    def lines(self, name: str) -> list[str]:
+        """What the workers wrote to a file so far."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def attempts(self, run_id: str) -> list[tuple[int, int, int]]:
+        """The model calls of a run: process, step and attempt of each."""
+        rows = [line.split() for line in self.lines("model")]
+        return [(int(pid), int(step), int(attempt)) for pid, run, step, attempt in rows if run == run_id]
+
+    async def ledger(self, conversation_id: str) -> list[LedgerEvent]:
+        """The whole ledger of a conversation."""
+        events: list[LedgerEvent] = []
+        seq: int | None = 1
+        while seq is not None:
+            page = await self.store.read_events(conversation_id, from_seq=seq)
+            events.extend(page.items)
+            seq = page.next_seq
+        return events
+
+
+@pytest.fixture
+async def house(server: DevServer, temporal: Client, tmp_path: Path) -> AsyncIterator[House]:
+    """An empty house; every worker that still runs is killed when the test ends."""
+    store = await open_store(str(tmp_path / "store.db"))
+    async with BusServer(socket_path(tmp_path)):
+        bus = SocketBus(socket_path(tmp_path))
+        built = House(server.target, temporal, store, bus, tmp_path)
+        try:
+            yield built
+        finally:
+            for worker in built.workers:
+                await worker.kill()
+            await bus.close()
+            await store.close()
+
+
+class Witness:
+    """Somebody who watches a ticket's events in the background."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.events: list[Event] = []
+        self._task = asyncio.ensure_future(self._watch(ticket))
+
+    async def _watch(self, ticket: Ticket) -> None:
+        async for event in ticket.events():
+            self.events.append(event)
+
+    def told(self, *types: str) -> list[Event]:
+        """The events of these types so far."""
+        return [event for event in self.events if event.type in types]
+
+    async def until_told(self, kind: str, count: int = 1) -> None:
+        """Return once so many events of a type were seen."""
+        await until(lambda: len(self.told(kind)) >= count)
+
+    async def finished(self) -> list[Event]:
+        """Everything, up to the terminal."""
+        async with asyncio.timeout(PATIENCE):
+            await self._task
+        return self.events
+
+    async def leave(self) -> None:
+        """Watch no more."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task

@@ -1,0 +1,140 @@
+"""Workers that are killed, stopped or frozen in the middle of a turn, and what is left to count."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.chaos.conftest import House, Witness, until
+from tests.chaos.worker_process import HOLD
+from turnlane.records.events import AssistantDeltaEvent, AttemptResetEvent, RunStateEvent
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.messages import TextPart
+from turnlane.records.runs import RunState, TerminalReason
+from turnlane.records.usage import UNAVAILABLE_COST, Provenance, UsageValue
+
+pytestmark = pytest.mark.chaos
+
+
+def computed(value: int) -> UsageValue:
+    return UsageValue(value=value, provenance=Provenance.COMPUTED)
+
+
+async def test_a_worker_killed_in_mid_stream_costs_one_attempt_and_no_word_of_the_answer(
+    house: House, conversation: str
+) -> None:
+    victim = await house.worker()
+    ticket = await house.client().submit(conversation, "stream")
+    admission = await ticket.admitted()
+    witness = Witness(ticket)
+    await witness.until_told("assistant-delta", 3)
+    survivor = await house.worker()
+
+    await victim.kill()
+    result = await ticket.result(timeout=30)
+
+    assert (TerminalReason.SUCCESS, "the answer") == (result.reason, result.text)
+    assert [(victim.pid, 0, 1), (survivor.pid, 0, 2)] == house.attempts(admission.run_id)
+    assert result.usage is not None
+    assert (computed(1), computed(2)) == (result.usage.input_tokens, result.usage.output_tokens)
+    assert UNAVAILABLE_COST == result.usage.cost
+    _assert_withdrawn_before_the_answer(await witness.finished())
+
+
+def _assert_withdrawn_before_the_answer(events: list[object]) -> None:
+    (reset,) = [event for event in events if isinstance(event, AttemptResetEvent)]
+    deltas = [event for event in events if isinstance(event, AssistantDeltaEvent)]
+    before = [event.epoch for event in deltas if events.index(event) < events.index(reset)]
+    after = [event.text_delta for event in deltas if events.index(event) > events.index(reset)]
+    assert 2 == reset.attempt
+    assert {reset.withdrawn} == set(before)
+    assert "the answer" == "".join(after)
+
+
+async def test_a_finished_tool_call_is_not_made_again_when_the_worker_dies_before_the_next(
+    house: House, conversation: str
+) -> None:
+    victim = await house.worker()
+    ticket = await house.client().submit(conversation, "between")
+    admission = await ticket.admitted()
+    await until(lambda: (victim.pid, 1, 1) in house.attempts(admission.run_id))
+    survivor = await house.worker()
+
+    await victim.kill()
+    result = await ticket.result(timeout=30)
+
+    assert (TerminalReason.SUCCESS, "charged twice") == (result.reason, result.text)
+    assert 2 == len(set(house.lines("charge"))) == len(house.lines("charge"))
+    expected = [(victim.pid, 0, 1), (victim.pid, 1, 1), (survivor.pid, 1, 2), (survivor.pid, 2, 1)]
+    assert expected == house.attempts(admission.run_id)
+
+
+async def test_a_call_whose_worker_died_is_made_again_only_if_it_is_read_only(house: House, conversation: str) -> None:
+    victim = await house.worker()
+    ticket = await house.client().submit(conversation, "tools")
+    await until(lambda: bool(house.lines("charge")) and bool(house.lines("look")))
+    await house.worker()
+
+    await victim.kill()
+    result = await ticket.result(timeout=30)
+
+    assert TerminalReason.SUCCESS is result.reason
+    charged, seen = json.loads(result.text)
+    assert "OUTCOME_UNKNOWN" == charged["error"]
+    assert "seen" == seen
+    assert 1 == len(house.lines("charge"))
+    assert (2, 1) == (len(house.lines("look")), len(set(house.lines("look"))))
+
+
+async def test_a_worker_that_is_asked_to_stop_in_mid_answer_hands_the_run_on(house: House, conversation: str) -> None:
+    leaving = await house.worker()
+    ticket = await house.client().submit(conversation, "stream")
+    admission = await ticket.admitted()
+    witness = Witness(ticket)
+    await witness.until_told("assistant-delta", 3)
+    staying = await house.worker()
+
+    exit_code = await leaving.stop()
+    result = await ticket.result(timeout=30)
+
+    assert 0 == exit_code
+    assert (TerminalReason.SUCCESS, "the answer") == (result.reason, result.text)
+    assert [(leaving.pid, 0, 1), (staying.pid, 0, 2)] == house.attempts(admission.run_id)
+    states = [event.state for event in await witness.finished() if isinstance(event, RunStateEvent)]
+    assert [RunState.QUEUED, RunState.RUNNING] == states
+
+
+async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house: House, conversation: str) -> None:
+    (house.folder / HOLD).touch()
+    sleeper = await house.worker()
+    ticket = await house.client().submit(conversation, "flow")
+    admission = await ticket.admitted()
+    witness = Witness(ticket)
+    await witness.until_told("assistant-delta", 10)
+    successor = await house.worker()
+
+    sleeper.freeze()
+    await witness.until_told("attempt-reset")
+    written = await house.ledger(conversation)
+    heard = _deltas_of(witness, 1)
+    sleeper.thaw()
+    await until(lambda: _deltas_of(witness, 1) > heard)
+    assert 0 == await sleeper.stop()
+    untouched = await house.ledger(conversation)
+    (house.folder / HOLD).unlink()
+    result = await ticket.result(timeout=30)
+
+    assert written == untouched
+    assert TerminalReason.SUCCESS is result.reason
+    assert result.message is not None
+    assert (TextPart(text="the answer"),) == result.message.parts
+    assert {(sleeper.pid, 0, 1), (successor.pid, 0, 2)} == set(house.attempts(admission.run_id))
+    answers = [event for event in await house.ledger(conversation) if event.kind == LedgerKind.PROVIDER_RESPONSE]
+    assert [2] == [event.payload["attempt"] for event in answers]
+    await witness.leave()
+
+
+def _deltas_of(witness: Witness, attempt: int) -> int:
+    deltas = [event for event in witness.events if isinstance(event, AssistantDeltaEvent)]
+    return sum(1 for event in deltas if event.epoch.endswith(f":model:{attempt}"))

@@ -1,0 +1,188 @@
+"""A worker as a process of its own, so that a test may kill, freeze or stop it.
+
+What its agent does follows from the text of the input, and what it did is written, a line each, to files in a
+folder that outlives the process: `model` has a line for each model call, `charge` and `look` one for each effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from turnlane.activities.providers.base import ProviderRequest, StreamPart
+from turnlane.activities.providers.registry import Providers
+from turnlane.activities.providers.scripted import ScriptedProvider
+from turnlane.agent import Agent, tool
+from turnlane.agent.models import Action, Call, Pause, Say, ScriptedModel, ScriptedRequest
+from turnlane.agent.tools import ToolContext
+from turnlane.records.messages import TextPart, ToolResultPart
+from turnlane.store.bus_socket import SocketBus
+from turnlane.store.sql import open_store
+from turnlane.worker import build_worker
+
+FOR_EVER = 3600.0
+HOLD = "hold"
+
+
+class Place(TypedDict):
+    """Where a worker works."""
+
+    target: str
+    store: str
+    bus: str
+    task_queue: str
+    folder: str
+
+
+def note(folder: Path, name: str, line: str) -> None:
+    """Append a line to a file, whole, whatever happens to the process afterwards."""
+    handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(handle, f"{line}\n".encode())
+    finally:
+        os.close(handle)
+
+
+# --- what the agent says ------------------------------------------------------------------------
+
+
+def _stream(request: ScriptedRequest) -> Sequence[Action]:
+    """Begin to answer and get stuck; the second attempt answers."""
+    if request.attempt == 1:
+        return [Say("words that are lost"), Pause(FOR_EVER)]
+    return [Say("the answer")]
+
+
+def _between(request: ScriptedRequest) -> Sequence[Action]:
+    """Call a tool, and get stuck before the next one is called."""
+    if request.step == 0:
+        return [Call("charge")]
+    if request.step == 1:
+        return [Say("next"), Pause(FOR_EVER)] if request.attempt == 1 else [Call("charge")]
+    return [Say("charged twice")]
+
+
+def _tools(request: ScriptedRequest) -> Sequence[Action]:
+    """Call two tools that get stuck, and repeat what they answered."""
+    if request.step == 0:
+        return [Call("charge_and_hang"), Call("look_and_hang")]
+    parts = [part for message in request.prompt.messages for part in message.parts]
+    return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
+
+
+def _flow(request: ScriptedRequest) -> Sequence[Action]:
+    """Talk and talk; the second attempt answers in short, once nobody holds it any more."""
+    if request.attempt == 1:
+        return [Say("stale " * 20_000, chunk=6, delay=0.02)]
+    return [Say("the answer")]
+
+
+def _soak(request: ScriptedRequest) -> Sequence[Action]:
+    """An ordinary turn that takes a while."""
+    if request.step == 0:
+        return [Say("let me see about that", chunk=2, delay=0.02), Call("charge")]
+    return [Say("here is the answer", chunk=2, delay=0.02)]
+
+
+SCENES: dict[str, Callable[[ScriptedRequest], Sequence[Action]]] = {
+    "stream": _stream,
+    "between": _between,
+    "tools": _tools,
+    "flow": _flow,
+    "soak": _soak,
+}
+
+
+def _scene(request: ScriptedRequest) -> Callable[[ScriptedRequest], Sequence[Action]]:
+    texts = [part.text for message in request.prompt.messages for part in message.parts if isinstance(part, TextPart)]
+    return next(SCENES[text] for text in reversed(texts) if text in SCENES)
+
+
+class HeldProvider(ScriptedProvider):
+    """Plays scripts, but no second attempt while a file named `hold` is in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._hold = folder / HOLD
+
+    async def stream(self, request: ProviderRequest) -> AsyncIterator[StreamPart]:
+        while request.attempt > 1 and self._hold.exists():  # noqa: ASYNC110, the test is another process
+            await asyncio.sleep(0.02)
+        async for part in super().stream(request):
+            yield part
+
+
+def chaos_agent(folder: Path) -> Agent:
+    """The agent of the chaos tests; what it does is written to `folder`."""
+
+    def script(request: ScriptedRequest) -> Sequence[Action]:
+        note(folder, "model", f"{os.getpid()} {request.run_id} {request.step} {request.attempt}")
+        return _scene(request)(request)
+
+    @tool
+    def charge(ctx: ToolContext) -> str:
+        """Have an effect that must not happen twice."""
+        note(folder, "charge", ctx.idempotency_key)
+        return "charged"
+
+    @tool
+    async def charge_and_hang(ctx: ToolContext) -> None:
+        """Have an effect that must not happen twice, and never say so."""
+        note(folder, "charge", ctx.idempotency_key)
+        await asyncio.Event().wait()
+
+    @tool(read_only=True)
+    async def look_and_hang(ctx: ToolContext) -> str:
+        """Look; the first look takes for ever."""
+        note(folder, "look", ctx.idempotency_key)
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()
+        return "seen"
+
+    return Agent(
+        name="chaos",
+        model=ScriptedModel(script=script),
+        tools=[charge, charge_and_hang, look_and_hang],
+        idle_timeout=None,
+        checkpoint_every=2,
+    )
+
+
+# --- the process --------------------------------------------------------------------------------
+
+
+async def serve(place: Place) -> None:
+    """Work until SIGTERM, then finish what can be finished at once and hand back the rest."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    client = await Client.connect(place["target"], data_converter=pydantic_data_converter)
+    store, bus, folder = await open_store(place["store"]), SocketBus(Path(place["bus"])), Path(place["folder"])
+    worker = build_worker(
+        client,
+        store=store,
+        agents=[chaos_agent(folder)],
+        bus=bus,
+        task_queue=place["task_queue"],
+        providers=Providers({"scripted": lambda: HeldProvider(folder)}),
+        graceful_seconds=0.5,
+    )
+    async with worker:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await stop.wait()
+    await bus.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(json.loads(sys.argv[1])))
+    gc.collect()  # a worker that is collected during interpreter shutdown can crash it
