@@ -1,0 +1,133 @@
+"""A play: one conversation on a real lane, whose model (`stage`) is played by the test.
+
+play = await open_play(bench, serve, conversation, tools=[look])
+a = await play.submit("A")                  # the text is the key, so inputs are told apart by name
+(await play.stage.call(1)).answer("Yes.")
+assert ["success"] == await play.reasons(a)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.client import WorkflowHandle
+
+from tests.conftest import Bench, Serve, texts
+from tests.integration.stage import BOUND, HeldStore, Stage, until
+from turnlane.agent import tool
+from turnlane.client import Result, Ticket, Turnlane
+from turnlane.records.lane import LaneSettings
+from turnlane.records.ledger import LedgerEvent
+from turnlane.records.messages import Message
+from turnlane.records.runs import Run, RunState
+from turnlane.store.sql import SqlStore
+
+
+@tool(read_only=True)
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@dataclass
+class Play:
+    """A conversation, its client, and the model."""
+
+    bench: Bench
+    client: Turnlane
+    conversation: str
+    store: SqlStore
+    stage: Stage = field(default_factory=Stage)
+    held: HeldStore | None = None
+
+    async def submit(self, name: str, policy: str | None = None, **options: Any) -> Ticket:
+        """Submit the name as text, under itself as key."""
+        options.setdefault("key", name)
+        return await self.client.submit(self.conversation, name, policy=policy, **options)
+
+    async def reasons(self, *tickets: Ticket) -> list[str]:
+        """How the runs of these inputs ended."""
+        return [(await ticket.result(BOUND)).reason.value for ticket in tickets]
+
+    @property
+    def asked(self) -> list[str]:
+        """What each model call was asked, in the order of the calls."""
+        return [call.asked for call in self.stage.calls]
+
+    async def messages(self) -> tuple[Message, ...]:
+        """Everything that was said, in causal order."""
+        return (await self.client.messages(self.conversation, limit=1000)).items
+
+    async def said(self) -> list[tuple[str, str]]:
+        """Everything that was said, as (role, text)."""
+        return texts(await self.messages())
+
+    async def answered(self) -> list[str]:
+        """What users said, in the order in which it was answered."""
+        return [text for role, text in await self.said() if role == "user"]
+
+    async def inputs(self, result: Result) -> list[str]:
+        """What a run answered, as the names of its inputs."""
+        names = {message.id: message.text for message in await self.messages()}
+        assert result.run is not None
+        return [names[name] for name in result.run.input_message_ids]
+
+    async def run(self, ticket: Ticket) -> Run:
+        """The run that an input was assigned to, as the store has it."""
+        view = await self.client.run(self.conversation, run_id(ticket))
+        assert view is not None
+        return view.run
+
+    async def until_state(self, ticket: Ticket, state: RunState) -> Run:
+        """Wait until the run of an input is in this state in the store."""
+
+        async def reached() -> bool:
+            return (await self.run(ticket)).state is state
+
+        await until(reached)
+        return await self.run(ticket)
+
+    async def until_draft(self, text: str) -> None:
+        """Wait until a draft with this text is in the store."""
+
+        async def stored() -> bool:
+            return ("assistant", text) in await self.said()
+
+        await until(stored)
+
+    async def ledger(self) -> Sequence[LedgerEvent]:
+        """Every ledger event of the conversation."""
+        return (await self.store.read_events(self.conversation)).items
+
+    @property
+    def lane(self) -> WorkflowHandle[Any, Any]:
+        """The Temporal handle of the lane."""
+        return self.bench.temporal.get_workflow_handle(f"lane/{self.conversation}")
+
+
+def run_id(ticket: Ticket) -> str:
+    """The run that an input was assigned to."""
+    assert ticket.admission is not None
+    return ticket.admission.run_id
+
+
+async def open_play(
+    bench: Bench,
+    serve: Serve,
+    conversation: str,
+    *,
+    hold: str | None = None,
+    settings: LaneSettings | None = None,
+    **agent: Any,
+) -> Play:
+    """Start a worker with a stage for its model. `hold` names a method of the workers' store that waits first."""
+    play = Play(bench, bench.client(), conversation, bench.store)
+    if hold is not None:
+        play.held = HeldStore(bench.store, hold)
+        bench.store = play.held  # type: ignore[assignment]
+    agent.setdefault("tools", [look])
+    await serve(play.stage.agent(**agent), providers=play.stage.providers, settings=settings)
+    bench.store = play.store
+    return play
