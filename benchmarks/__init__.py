@@ -1,0 +1,1 @@
+"""Benchmarks: what a turn costs, against a floor measured in the same run."""

@@ -1,0 +1,88 @@
+"""Histories: what a turn leaves in Temporal, in events and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from benchmarks.agents import FIVE_TOOLS, ONE_TOOL
+from benchmarks.stage import Stage, TurnTime, floor_turn, fresh_id, lane_turn
+
+_TASK = {
+    EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED: True,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED: True,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED: False,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: False,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT: False,
+}
+"""Whether a workflow task is open after an event."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a history, or of what a turn added to one."""
+
+    run_id: str
+    events: int
+    size: int
+
+
+async def history_size(stage: Stage, workflow_id: str) -> Size:
+    """The size of a workflow's history once no workflow task is open: a result may be told before its last one ends."""
+    handle = stage.temporal.get_workflow_handle(workflow_id)
+    while True:
+        history = await handle.fetch_history()
+        if not _has_open_task(list(history.events)):
+            return Size(history.run_id, len(history.events), sum(event.ByteSize() for event in history.events))
+        await asyncio.sleep(0.005)
+
+
+def _has_open_task(events: list[HistoryEvent]) -> bool:
+    last = next((event for event in reversed(events) if event.event_type in _TASK), None)
+    return last is not None and _TASK[last.event_type]
+
+
+async def added_by(stage: Stage, workflow_id: str, turn: Callable[[], Awaitable[Any]], turns: int) -> list[Size]:
+    """What each of `turns` turns added; one that moved on to a fresh history is left out."""
+    added: list[Size] = []
+    before = await history_size(stage, workflow_id)
+    for _ in range(turns):
+        await turn()
+        after = await history_size(stage, workflow_id)
+        if after.run_id == before.run_id:
+            added.append(Size(after.run_id, after.events - before.events, after.size - before.size))
+        before = after
+    return added
+
+
+def typical(added: list[Size]) -> dict[str, float]:
+    """The median turn."""
+    return {"events": median(item.events for item in added), "bytes": median(item.size for item in added)}
+
+
+async def per_turn(stage: Stage, turns: int) -> dict[str, Any]:
+    """Events and bytes of a warm turn: plain, waited for, with tools, and the floor's."""
+    client, alone = stage.client(), stage.client(alone=True)
+    kinds: dict[str, tuple[str, Callable[[str], Awaitable[TurnTime]]]] = {
+        "plain": ("lane", lambda c: lane_turn(client, c)),
+        "wait": ("lane", lambda c: lane_turn(alone, c)),
+        "one_tool": ("lane", lambda c: lane_turn(client, c, ONE_TOOL)),
+        "five_tools": ("lane", lambda c: lane_turn(client, c, FIVE_TOOLS)),
+        "floor": ("floor", lambda c: floor_turn(stage, c)),
+        "floor_wait": ("floor", lambda c: floor_turn(stage, c, waits=True)),
+    }
+    return {name: await _typical_turn(stage, prefix, turn, turns) for name, (prefix, turn) in kinds.items()}
+
+
+async def _typical_turn(
+    stage: Stage, prefix: str, turn: Callable[[str], Awaitable[TurnTime]], turns: int
+) -> dict[str, float]:
+    conversation = fresh_id()
+    await turn(conversation)
+    return typical(await added_by(stage, f"{prefix}/{conversation}", lambda: turn(conversation), turns))
