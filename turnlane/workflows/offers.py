@@ -1,0 +1,58 @@
+"""Offers: injected inputs on their way into the run in flight, and what the store and the policies tell the head."""
+
+from __future__ import annotations
+
+from turnlane.records.admissions import Policy
+from turnlane.records.lane import AbortReason, LaneHead
+from turnlane.records.mutations import Absorption
+from turnlane.records.runs import RunState
+
+
+def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead:
+    """Take over the counters that the store gave: activities write too, and only the store counts them.
+
+    The caller adds what it has decided since and the store has not seen yet.
+    """
+    runs = tuple(
+        run.model_copy(update={"revision": revisions[run.id]}) if run.id in revisions else run for run in head.runs
+    )
+    return head.model_copy(update={"version": version, "runs": runs})
+
+
+def take_offers(head: LaneHead, live_run_id: str) -> tuple[LaneHead, tuple[tuple[str, str], ...]]:
+    """Take every injected input that waits, as (run id, input id) in queue order, except the live run's own."""
+    taken = tuple((run.id, input_id) for run in head.queued if run.id != live_run_id for input_id in run.offered)
+    if not taken:
+        return head, ()
+    runs = tuple(
+        run.model_copy(update={"offered": ()}) if run.offered and run.id != live_run_id else run for run in head.runs
+    )
+    return head.model_copy(update={"runs": runs}), taken
+
+
+def absorptions(head: LaneHead, taken: tuple[tuple[str, str], ...]) -> tuple[Absorption, ...]:
+    """Turn what the live run took into claims on its successors, in the order taken.
+
+    Claims on a run that no longer waits, or was only taken in part, are left out; the reducer judges the
+    rest again.
+    """
+    by_run: dict[str, list[str]] = {}
+    for run_id, input_id in taken:
+        by_run.setdefault(run_id, []).append(input_id)
+    claims = (Absorption(run_id=run_id, input_ids=tuple(ids)) for run_id, ids in by_run.items())
+    return tuple(claim for claim in claims if is_absorbable(head, claim))
+
+
+def abort_reason(policy: Policy) -> AbortReason | None:
+    """What a policy does to the run in flight: the reason to stop it with, or None to let it be."""
+    if policy is Policy.SUPERSEDE:
+        return AbortReason.SUPERSEDE
+    if policy in (Policy.INTERRUPT, Policy.INTERRUPT_NEXT):
+        return AbortReason.INTERRUPT
+    return None
+
+
+def is_absorbable(head: LaneHead, entry: Absorption) -> bool:
+    """All of a successor or none of it: it still waits, and its inputs are exactly those that were answered."""
+    run = head.run(entry.run_id)
+    return run is not None and run.state is RunState.QUEUED and run.input_ids == entry.input_ids
