@@ -47,6 +47,7 @@ def refuse(
     run_ids: tuple[str, ...] = (),
     detail: str = "",
 ) -> Refusal:
+    """A refusal that names the head's version and the run's revision."""
     return Refusal(
         code=code,
         head_version=head.version,
@@ -62,14 +63,16 @@ def conflict(head: LaneHead, run: LaneRun) -> Refusal:
 
 
 def revision_fits(run: LaneRun, expected: int | None) -> bool:
+    """Whether the caller's revision, if it named one, is the run's."""
     return expected is None or expected == run.revision
 
 
 def with_run(head: LaneHead, run: LaneRun) -> LaneHead:
-    return head.model_copy(
-        update={"runs": in_queue_order(tuple(run if old.id == run.id else old for old in head.runs))}
-    )
+    """The head with one of its runs replaced, in queue order again."""
+    runs = tuple(run if old.id == run.id else old for old in head.runs)
+    return head.model_copy(update={"runs": in_queue_order(runs)})
 
 
 def in_queue_order(runs: tuple[LaneRun, ...]) -> tuple[LaneRun, ...]:
+    """Runs in the order in which they run: see the reducer."""
     return tuple(sorted(runs, key=lambda run: (not run.started, not run.urgent, run.order)))

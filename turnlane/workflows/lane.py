@@ -15,7 +15,7 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from turnlane.records.admissions import Input, SubmitReply
-    from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode
+    from turnlane.records.commands import Recover
     from turnlane.records.errors import (
         ConversationPurgedError,
         InputTooLargeError,
@@ -23,7 +23,6 @@ with workflow.unsafe.imports_passed_through():
         LaneClosingError,
         LaneSupersededError,
         QueueFullError,
-        RunConflictError,
         TurnlaneError,
     )
     from turnlane.records.lane import (
@@ -40,13 +39,13 @@ with workflow.unsafe.imports_passed_through():
         WaitReply,
         WaitRequest,
     )
-    from turnlane.records.mutations import Landing, LaneOpened, OpenLane, QueuePage, QueueRuns
-    from turnlane.records.runs import ENDINGS, TerminalReason
-    from turnlane.workflows.admission import Admissions, error_of
+    from turnlane.records.mutations import LaneOpened, OpenLane, QueuePage, QueueRuns
+    from turnlane.workflows.admission import Admissions
     from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, as_failure, store_call
+    from turnlane.workflows.carrying import within
+    from turnlane.workflows.control import Control
     from turnlane.workflows.core import LaneCore, Pending
     from turnlane.workflows.details import details, run_lines
-    from turnlane.workflows.reducer import Decision
     from turnlane.workflows.run_loop import RunLoop
     from turnlane.workflows.waiting import Waiting
 
@@ -69,7 +68,7 @@ class ConversationLane:
         self._admissions = Admissions(self._core)
         self._runs = RunLoop(self._core)
         self._waiting = Waiting(self._core)
-        self._handlers_busy = 0
+        self._control = Control(self._core)
 
     # --- the main coroutine ---------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class ConversationLane:
         core = self._core
         idle = core.settings.idle_close_seconds
         rested = (workflow.now() - core.last_active).total_seconds()
-        return idle is not None and core.is_idle and not self._handlers_busy and rested >= idle
+        return idle is not None and core.is_idle and workflow.all_handlers_finished() and rested >= idle
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -231,7 +230,7 @@ class ConversationLane:
         await workflow.wait_condition(lambda: self._may_leave() or core.outbox.lost is not None)
         if core.outbox.lost is not None:
             return
-        head = _trimmed(core.head, core.settings.carried_head_bytes)
+        head = within(core.head, core.settings.carried_head_bytes)
         workflow.continue_as_new(
             LaneStart(
                 conversation_id=core.conversation_id,
@@ -292,16 +291,15 @@ class ConversationLane:
         """Admit an input; answers when the admission is durable, and with `stay` when its run has ended."""
         pending = Pending(given, is_signal=False)
         self._core.inbox.append(pending)
-        with self._busy():
-            await workflow.wait_condition(lambda: pending.is_answered or self._core.outbox.lost is not None)
-            if pending.error is not None:
-                raise as_failure(pending.error)
-            if pending.reply is None:
-                raise as_failure(self._core.outbox.lost or LaneClosingError("the lane is closing"))
-            if not given.stay:
-                return pending.reply
-            waited = await self._waiting.for_run(pending.reply.admission.run_id)
-            return SubmitReply(admission=pending.reply.admission, terminal=waited.terminal)
+        await workflow.wait_condition(lambda: pending.is_answered or self._core.outbox.lost is not None)
+        if pending.error is not None:
+            raise as_failure(pending.error)
+        if pending.reply is None:
+            raise as_failure(self._core.outbox.lost or LaneClosingError("the lane is closing"))
+        if not given.stay:
+            return pending.reply
+        waited = await self._waiting.for_run(pending.reply.admission.run_id)
+        return SubmitReply(admission=pending.reply.admission, terminal=waited.terminal)
 
     @submit.validator
     def _check_submit(self, given: Input) -> None:
@@ -331,101 +329,39 @@ class ConversationLane:
     @workflow.update(name="wait")
     async def wait(self, request: WaitRequest) -> WaitReply:
         """Answer when a run has ended, or `again`."""
-        with self._busy():
-            return await self._waiting.for_run(request.run_id)
+        return await self._waiting.for_run(request.run_id)
 
     # --- control --------------------------------------------------------------------------------
 
     @workflow.update(name="interrupt")
     async def interrupt(self, request: RunRequest) -> ControlReply:
         """Ask a run to stop; answers when the request is durable. A run that is not running is a conflict."""
-        await self._opened()
-        run_id = request.run_id or (self._core.head.live.id if self._core.head.live else None)
-        if run_id is None:
-            raise as_failure(RunConflictError("no run is running", head_version=self._core.head.version))
-        command = Interrupt(run_id=run_id, expected_revision=request.expected_revision)
-        return await self._control(command)
+        return await self._control.interrupt(request)
 
     @workflow.signal(name="interrupt")
     async def interrupt_signal(self, request: RunRequest) -> None:
         """Ask a run to stop, for a caller that cannot wait."""
-        await self._opened()
-        live = self._core.head.live
-        run_id = request.run_id or (live.id if live else None)
-        if run_id is not None:
-            self._core.interrupt(Interrupt(run_id=run_id, expected_revision=request.expected_revision))
+        await self._control.interrupt_quietly(request)
 
     @workflow.signal(name="stop")
     async def stop_signal(self) -> None:
         """Ask the run in flight to stop; the queue goes on."""
-        await self._opened()
-        self._core.ask_to_stop(AbortReason.INTERRUPT)
+        await self._control.interrupt_quietly(RunRequest())
 
     @workflow.update(name="cancel")
     async def cancel(self, request: RunRequest) -> ControlReply:
         """End a run that still waits."""
-        if request.run_id is None:
-            raise as_failure(InvalidInputError("name the queued run to cancel"))
-        return await self._control(Cancel(run_id=request.run_id, expected_revision=request.expected_revision))
+        return await self._control.cancel(request)
 
     @workflow.update(name="abandon")
     async def abandon(self, request: AbandonRequest) -> ControlReply:
         """Give a run up for good. Needs the caller's word that nobody works on it."""
-        if not request.stale_owner:
-            raise as_failure(InvalidInputError("abandoning a run takes the statement that its owner is stale"))
-        command = Recover(run_id=request.run_id, action="abandon", expected_revision=request.expected_revision)
-        return await self._control(command)
+        return await self._control.abandon(request)
 
     @workflow.update(name="purge")
     async def purge(self, request: PurgeRequest) -> ControlReply:
         """Delete the conversation for ever, unless it has active runs. The lane ends with it."""
-        return await self._control(Purge(expected_version=request.expected_version))
-
-    async def _control(self, command: Command) -> ControlReply:
-        """Decide a command and answer when it is durable."""
-        with self._busy():
-            await self._opened()
-            answers: list[Landing | TurnlaneError] = []
-            decision = self._decide(command, answers)
-            if isinstance(decision, Refusal):
-                raise as_failure(await self._refusal(command, decision))
-            await workflow.wait_condition(lambda: bool(answers))
-            answer = answers[0]
-            if isinstance(answer, TurnlaneError):
-                raise as_failure(answer)
-            return self._control_reply(command, answer)
-
-    def _decide(self, command: Command, answers: list[Landing | TurnlaneError]) -> Decision:
-        core = self._core
-        if isinstance(command, Interrupt):
-            return core.interrupt(command, answers.append, answers.append)
-        if isinstance(command, Cancel | Recover):
-            return core.give_up(command, answers.append, answers.append)
-        return core.decide(command, answers.append, answers.append)
-
-    async def _refusal(self, command: Command, refusal: Refusal) -> TurnlaneError:
-        """The error for a refused command. A run that the head does not have may have ended: that is a conflict."""
-        run_id = getattr(command, "run_id", None)
-        if refusal.code is RefusalCode.NOT_FOUND and run_id is not None:
-            standing = await self._waiting.standing(run_id)
-            if standing.state is not None:
-                return RunConflictError("the run has ended", head_version=refusal.head_version, state=standing.state)
-        return error_of(refusal)
-
-    async def _opened(self) -> None:
-        core = self._core
-        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
-
-    def _control_reply(self, command: Command, result: Landing) -> ControlReply:
-        run_id = getattr(command, "run_id", None)
-        run = self._core.head.run(run_id) if run_id else None
-        ended = ENDINGS[_reason(command)].state if isinstance(command, Cancel | Recover) else None
-        return ControlReply(
-            run_id=run_id,
-            state=run.state if run else ended,
-            head_version=result.version,
-            run_revision=result.revision,
-        )
+        return await self._control.purge(request)
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -443,40 +379,3 @@ class ConversationLane:
     def query_admission(self, key: str) -> AdmissionQuery:
         """What became of an input that was just sent, by its key."""
         return AdmissionQuery(admission=self._core.admitted.get(key))
-
-    # --- plumbing -------------------------------------------------------------------------------
-
-    def _busy(self) -> _Busy:
-        return _Busy(self)
-
-
-class _Busy:
-    def __init__(self, lane: ConversationLane) -> None:
-        self._lane = lane
-
-    def __enter__(self) -> None:
-        self._lane._handlers_busy += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._lane._handlers_busy -= 1
-
-
-def _reason(command: Cancel | Recover) -> TerminalReason:
-    return TerminalReason.CANCELLED if isinstance(command, Cancel) else TerminalReason.ABANDONED
-
-
-def _trimmed(head: LaneHead, limit: int) -> LaneHead | None:
-    """The head within `limit` bytes of JSON, older receipts left to the store; None if its runs alone are too many."""
-    receipts = head.receipts
-    while True:
-        candidate = head.model_copy(
-            update={
-                "receipts": receipts,
-                "receipts_complete": head.receipts_complete and len(receipts) == len(head.receipts),
-            }
-        )
-        if len(candidate.model_dump_json()) <= limit:
-            return candidate
-        if not receipts:
-            return None
-        receipts = receipts[len(receipts) // 2 + 1 :]

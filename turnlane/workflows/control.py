@@ -1,0 +1,98 @@
+"""Control: what callers may ask of runs and of the conversation, answered when it is durable."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal
+from turnlane.records.errors import InvalidInputError, RunConflictError, TurnlaneError
+from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunRequest
+from turnlane.records.mutations import Landing
+from turnlane.records.runs import RunState
+from turnlane.workflows.admission import error_of
+from turnlane.workflows.calls import as_failure
+from turnlane.workflows.core import LaneCore
+from turnlane.workflows.decisions import Decision
+
+Answer = Landing | TurnlaneError
+
+
+class Control:
+    """Carries out control calls of a lane. A refusal is raised as the failure of the update."""
+
+    def __init__(self, core: LaneCore) -> None:
+        self._core = core
+
+    async def interrupt(self, request: RunRequest) -> ControlReply:
+        """Ask the named run, or the one in flight, to stop."""
+        await self._opened()
+        run_id = request.run_id or self._live_id()
+        if run_id is None:
+            raise as_failure(RunConflictError("no run is running", head_version=self._core.head.version))
+        command = Interrupt(run_id=run_id, expected_revision=request.expected_revision)
+        return await self._carry_out(command, run_id)
+
+    async def interrupt_quietly(self, request: RunRequest) -> None:
+        """The same for a caller that gets no answer: what cannot be done is not done."""
+        await self._opened()
+        run_id = request.run_id or self._live_id()
+        if run_id is not None:
+            self._core.interrupt(Interrupt(run_id=run_id, expected_revision=request.expected_revision))
+
+    async def cancel(self, request: RunRequest) -> ControlReply:
+        """End a run that still waits in the queue."""
+        if request.run_id is None:
+            raise as_failure(InvalidInputError("name the queued run to cancel"))
+        command = Cancel(run_id=request.run_id, expected_revision=request.expected_revision)
+        return await self._carry_out(command, request.run_id)
+
+    async def abandon(self, request: AbandonRequest) -> ControlReply:
+        """Give a run up, whatever its state."""
+        if not request.stale_owner:
+            raise as_failure(InvalidInputError("abandoning a run takes the statement that its owner is stale"))
+        command = Recover(run_id=request.run_id, action="abandon", expected_revision=request.expected_revision)
+        return await self._carry_out(command, request.run_id)
+
+    async def purge(self, request: PurgeRequest) -> ControlReply:
+        """Delete the conversation for ever."""
+        return await self._carry_out(Purge(expected_version=request.expected_version), None)
+
+    def _live_id(self) -> str | None:
+        live = self._core.head.live
+        return live.id if live is not None else None
+
+    async def _opened(self) -> None:
+        core = self._core
+        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
+
+    async def _carry_out(self, command: Command, run_id: str | None) -> ControlReply:
+        """Decide a command and answer when it is durable."""
+        await self._opened()
+        if self._core.outbox.lost is not None:
+            raise as_failure(self._core.outbox.lost)
+        answers: list[Answer] = []
+        decision = self._decide(command, answers)
+        if isinstance(decision, Refusal):
+            raise as_failure(error_of(decision))
+        await workflow.wait_condition(lambda: bool(answers))
+        answer = answers[0]
+        if isinstance(answer, TurnlaneError):
+            raise as_failure(answer)
+        state = self._state_after(command, run_id)
+        return ControlReply(run_id=run_id, state=state, head_version=answer.version, run_revision=answer.revision)
+
+    def _decide(self, command: Command, answers: list[Answer]) -> Decision:
+        core = self._core
+        if isinstance(command, Interrupt):
+            return core.interrupt(command, answers.append, answers.append)
+        if isinstance(command, Cancel | Recover):
+            return core.give_up(command, answers.append, answers.append)
+        return core.decide(command, answers.append, answers.append)
+
+    def _state_after(self, command: Command, run_id: str | None) -> RunState | None:
+        if isinstance(command, Cancel):
+            return RunState.CANCELLED
+        if isinstance(command, Recover):
+            return RunState.ABANDONED
+        run = self._core.head.run(run_id) if run_id is not None else None
+        return run.state if run is not None else None
