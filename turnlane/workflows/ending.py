@@ -85,8 +85,18 @@ def retry_delay(facts: RetryFacts, failure: Failure | None, tries: int, jitter: 
     """
     if failure is None or not failure.retryable or tries >= facts.max_tries:
         return None
-    wait = min(facts.initial_seconds * facts.backoff ** (tries - 1), facts.max_seconds)
+    wait = _backed_off(facts, tries)
     asked = failure.retry_after_seconds or 0.0
     if asked > facts.max_seconds:
         return None
     return max(asked, wait * (0.5 + 0.5 * jitter))
+
+
+def _backed_off(facts: RetryFacts, tries: int) -> float:
+    """The longest wait after this many tries. Multiplied step by step: a power of floats may overflow."""
+    wait = facts.initial_seconds
+    for _ in range(tries - 1):
+        if wait >= facts.max_seconds or facts.backoff == 1:
+            break
+        wait *= facts.backoff
+    return min(wait, facts.max_seconds)
