@@ -16,7 +16,14 @@ from temporalio.envconfig import ClientConfig
 
 from turnlane.client.lane_calls import LaneCalls, NoLane, answer
 from turnlane.client.ticket import Result, Ticket, result_of_terminal, result_of_view
-from turnlane.client.watching import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, QUIET_SECONDS, Watcher
+from turnlane.client.watching import (
+    FIRST_POLL_SECONDS,
+    LONGEST_POLL_SECONDS,
+    QUIET_SECONDS,
+    Listener,
+    Watcher,
+    listening,
+)
 from turnlane.records.admissions import Admission, Input, Policy, RecordIds, SubmitReply, Terminal
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import (
@@ -29,13 +36,13 @@ from turnlane.records.errors import (
     WorkersUnavailableError,
     error_for,
 )
-from turnlane.records.events import Event, TerminalEvent
+from turnlane.records.events import Event, RunStateEvent, TerminalEvent
 from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunLine, RunRequest
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import Limits
 from turnlane.records.messages import InputPart, Role, TextPart
 from turnlane.records.runs import Run, RunView, Snapshot
-from turnlane.store.bus import EventBus
+from turnlane.store.bus import EventBus, Resync
 from turnlane.store.protocol import ConversationPage, MessagePage, Store
 
 logger = logging.getLogger(__name__)
@@ -244,18 +251,13 @@ class Turnlane:
             return await self._result_by_waiting(conversation_id, run_id)
         if self._bus is None:
             return await self._result_by_polling(conversation_id, run_id, tenant)
-        async with self._bus.subscribe(conversation_id) as news:
-            while True:
+        async with self._bus.subscribe(conversation_id) as news, listening(news) as listener:
+            while not listener.has_ended:
                 result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
                 if result is not None:
                     return result
-                try:
-                    async with asyncio.timeout(QUIET_SECONDS):
-                        async for event in news:
-                            if isinstance(event, TerminalEvent) or not hasattr(event, "sequence"):
-                                break
-                except TimeoutError:
-                    continue
+                await _until_it_may_be_over(listener, run_id)
+        return await self._result_by_polling(conversation_id, run_id, tenant)
 
     async def _result_by_polling(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
         wait = FIRST_POLL_SECONDS
@@ -411,6 +413,18 @@ async def connect_temporal(target: str | None = None, *, namespace: str | None =
         config["namespace"] = namespace
     config.setdefault("target_host", "127.0.0.1:7233")
     return await Client.connect(**(config | options), data_converter=pydantic_data_converter)
+
+
+async def _until_it_may_be_over(listener: Listener, run_id: str) -> None:
+    """Return when news says that a run has ended, when news was lost, and when there was none for a while."""
+    while True:
+        item = await listener.hear(QUIET_SECONDS)
+        if item is None or isinstance(item, Resync):
+            return
+        if item.run_id == run_id and (
+            isinstance(item, TerminalEvent) or (isinstance(item, RunStateEvent) and not item.state.is_active)
+        ):
+            return
 
 
 def _as_parts(content: str | Sequence[InputPart]) -> tuple[InputPart, ...]:

@@ -56,27 +56,15 @@ class Watcher:
     async def _live(self, news: AsyncIterator[Event | Resync]) -> AsyncIterator[Event]:
         async for event in self._caught_up():
             yield event
-        pending: asyncio.Task[Event | Resync | None] | None = None
-        try:
-            while True:
-                pending = pending or asyncio.ensure_future(_next(news))
-                done, _ = await asyncio.wait({pending}, timeout=QUIET_SECONDS)
-                item = pending.result() if done else None
-                ended = bool(done) and item is None
-                pending = None if done else pending
+        async with listening(news) as listener:
+            while not listener.has_ended:
+                item = await listener.hear(QUIET_SECONDS)
                 if item is not None and not isinstance(item, Resync):
                     if self._is_new(item):
                         yield item
                     continue
                 async for event in self._caught_up():
                     yield event
-                if ended:
-                    return
-        finally:
-            if pending is not None:
-                pending.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await pending
 
     async def _caught_up(self) -> AsyncIterator[Event]:
         while True:
@@ -98,6 +86,42 @@ class Watcher:
         if len(self._told) > REMEMBERED_IDS:
             del self._told[next(iter(self._told))]
         return True
+
+
+class Listener:
+    """Hears news within a time, without losing what arrives just as the time is over."""
+
+    def __init__(self, news: AsyncIterator[Event | Resync]) -> None:
+        self._news = news
+        self._next: asyncio.Task[Event | Resync | None] | None = None
+        self.has_ended = False
+
+    async def hear(self, seconds: float) -> Event | Resync | None:
+        """The next news, or None when there is none in time, or never again (`has_ended`)."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(_next(self._news))
+        done, _ = await asyncio.wait({self._next}, timeout=seconds)
+        if not done:
+            return None
+        item, self._next = self._next.result(), None
+        self.has_ended = item is None
+        return item
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.wait({self._next})
+
+
+@contextlib.asynccontextmanager
+async def listening(news: AsyncIterator[Event | Resync]) -> AsyncIterator[Listener]:
+    """Listen to news while the context is open."""
+    listener = Listener(news)
+    try:
+        yield listener
+    finally:
+        await listener.close()
 
 
 async def _next(news: AsyncIterator[Event | Resync]) -> Event | Resync | None:
