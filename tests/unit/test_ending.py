@@ -54,18 +54,14 @@ def test_an_unfinished_step_ends_the_run_by_how_it_ended(
     assert (reason, control) == (found.reason, found.control)
 
 
-@pytest.mark.parametrize(
-    "end", [step_end(ended(StepEnd.FAILED)), step_end(ended(StepEnd.FINISHED, FinishReason.ERROR))]
-)
+@pytest.mark.parametrize("outcome", [ended(StepEnd.FAILED), ended(StepEnd.FINISHED, FinishReason.ERROR)])
 def test_a_failure_without_a_name_is_unknown_and_the_providers(outcome: StepOutcome) -> None:
     expected = RunEnd(reason=TerminalReason.PROVIDER_FAILURE, failure=Failure(failure_class=FailureClass.UNKNOWN))
 
     assert expected == step_end(outcome)
 
 
-@pytest.mark.parametrize(
-    "outcome", [ended(StepEnd.FAILED, None, OVERLOADED), ended(StepEnd.TIMED_OUT, None, OVERLOADED)]
-)
+@pytest.mark.parametrize("end", [StepEnd.FAILED, StepEnd.TIMED_OUT])
 def test_a_failure_is_recorded_with_the_end(end: StepEnd) -> None:
     assert OVERLOADED == step_end(ended(end, failure=OVERLOADED)).failure
 
