@@ -286,12 +286,11 @@ class Lane:
 
     def reported(self, tokens: int, cost: float | None = None) -> Usage:
         """What a provider says it spent."""
+        usage = Usage(input_tokens=UsageValue.reported(tokens), output_tokens=UsageValue.reported(tokens))
+        if cost is None:
+            return usage
         figure = CostValue(value=cost, currency="USD", provenance=Provenance.PROVIDER_REPORTED)
-        return Usage(
-            input_tokens=UsageValue.reported(tokens),
-            output_tokens=UsageValue.reported(tokens),
-            cost=None if cost is None else figure,
-        )
+        return usage.model_copy(update={"cost": figure})
 
     def result(self, call_id: str, output: JsonValue = "done") -> ToolResultPart:
         """What a tool answered."""

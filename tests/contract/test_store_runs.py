@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -75,7 +75,7 @@ async def test_an_input_on_an_answer_id_reserved_in_the_same_batch_is_refused(la
 @pytest.mark.parametrize(
     "taken", [{"run_id": "run-a"}, {"assistant_id": "out-a"}, {"assistant_id": "in-a"}, {"assistant_id": "in-b"}]
 )
-async def test_ids_in_use_are_refused(lane: Lane, taken: dict[str, str]) -> None:
+async def test_ids_in_use_are_refused(lane: Lane, taken: dict[str, Any]) -> None:
     await lane.apply(lane.admit("a"))
 
     with pytest.raises(StoreIntegrityError):

@@ -44,14 +44,12 @@ def list_conversations(connection: Connection, limit: int, cursor: str | None, t
 def _active_counts(connection: Connection, ids: list[str]) -> dict[str, int]:
     if not ids:
         return {}
-    low, high = min(ids), max(ids)
     query = (
-        select(RUN.c.conversation_id, func.count())
-        .where(RUN.c.state.in_(ACTIVE_STATES), RUN.c.conversation_id.between(low, high))
-        .where(RUN.c.conversation_id.in_(ids))
+        select(RUN.c.conversation_id, func.count().label("active"))
+        .where(RUN.c.conversation_id.in_(ids), RUN.c.state.in_(ACTIVE_STATES))
         .group_by(RUN.c.conversation_id)
     )
-    return {name: count for name, count in connection.execute(query).tuples()}
+    return {row.conversation_id: row.active for row in connection.execute(query)}
 
 
 def scan_recoverable(connection: Connection, limit: int, cursor: str | None) -> RecoverablePage:
