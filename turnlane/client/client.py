@@ -14,15 +14,13 @@ from temporalio.client import Client, WorkflowUpdateHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 
+from turnlane.client.awaiting import Awaiting
 from turnlane.client.lane_calls import LaneCalls, NoLane, answer
-from turnlane.client.ticket import Result, Ticket, result_of_terminal, result_of_view
+from turnlane.client.ticket import Result, Ticket
 from turnlane.client.watching import (
     FIRST_POLL_SECONDS,
     LONGEST_POLL_SECONDS,
-    QUIET_SECONDS,
-    Listener,
     Watcher,
-    listening,
 )
 from turnlane.records.admissions import Admission, Input, Policy, RecordIds, SubmitReply, Terminal
 from turnlane.records.base import JsonObject
@@ -30,19 +28,16 @@ from turnlane.records.errors import (
     InputTooLargeError,
     InvalidInputError,
     RunConflictError,
-    RunNotFoundError,
     StoreRequiredError,
     TurnlaneError,
     WorkersUnavailableError,
-    error_for,
 )
-from turnlane.records.events import Event, RunStateEvent, TerminalEvent
+from turnlane.records.events import Event
 from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunLine, RunRequest
-from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import Limits
 from turnlane.records.messages import InputPart, Role, TextPart
 from turnlane.records.runs import Run, RunView, Snapshot
-from turnlane.store.bus import EventBus, Resync
+from turnlane.store.bus import EventBus
 from turnlane.store.protocol import ConversationPage, MessagePage, Store
 
 logger = logging.getLogger(__name__)
@@ -74,6 +69,7 @@ class Turnlane:
         self._store = store
         self._bus = bus
         self._lanes = LaneCalls(client, task_queue, answer_seconds)
+        self._awaiting = Awaiting(self._lanes, store, bus)
         self._limits = limits or Limits()
         self._staying: set[asyncio.Task[Terminal | None]] = set()
 
@@ -203,89 +199,11 @@ class Turnlane:
 
     async def await_admission(self, conversation_id: str, key: str) -> Admission:
         """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
-        wait = FIRST_POLL_SECONDS
-        while True:
-            admission = await self._look_for_admission(conversation_id, key)
-            if admission is not None:
-                return admission
-            await asyncio.sleep(wait)
-            wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
-
-    async def _look_for_admission(self, conversation_id: str, key: str) -> Admission | None:
-        if self._store is None:
-            try:
-                return (await self._lanes.query_admission(conversation_id, key)).admission
-            except (NoLane, WorkersUnavailableError):
-                return None
-        stored = (await self._store.find_receipts(conversation_id, [key])).get(key)
-        if stored is None:
-            await self._raise_refusal(conversation_id, key)
-            return None
-        view = await self._settled_view(conversation_id, stored.receipt.run_id, None)
-        return Admission(
-            conversation_id=conversation_id,
-            idempotency_key=key,
-            input_message_id=stored.receipt.input_message_id,
-            run_id=view.run.id,
-            assistant_message_id=view.run.assistant_message_id,
-            run_state=view.run.state,
-            policy=stored.receipt.policy,
-            snapshot_version=stored.version,
-        )
-
-    async def _raise_refusal(self, conversation_id: str, key: str) -> None:
-        """Raise the refusal of a signalled input, if the lane wrote one down."""
-        if await self._reads.is_purged(conversation_id):
-            raise error_for("CONVERSATION_PURGED", "the conversation was purged")
-        seq: int | None = 1
-        while seq is not None:
-            page = await self._reads.read_events(conversation_id, from_seq=seq)
-            for event in page.items:
-                if event.kind == LedgerKind.ADMISSION_REFUSED and event.payload.get("key") == key:
-                    raise error_for(str(event.payload.get("code")), "the input was refused")
-            seq = page.next_seq
+        return await self._awaiting.admission(conversation_id, key)
 
     async def await_result(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> Result:
         """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""
-        if self._store is None:
-            return await self._result_by_waiting(conversation_id, run_id)
-        if self._bus is None:
-            return await self._result_by_polling(conversation_id, run_id, tenant)
-        async with self._bus.subscribe(conversation_id) as news, listening(news) as listener:
-            while not listener.has_ended:
-                result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
-                if result is not None:
-                    return result
-                await _until_it_may_be_over(listener, run_id)
-        return await self._result_by_polling(conversation_id, run_id, tenant)
-
-    async def _result_by_polling(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
-        wait = FIRST_POLL_SECONDS
-        while True:
-            result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
-            if result is not None:
-                return result
-            await asyncio.sleep(wait)
-            wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
-
-    async def _result_by_waiting(self, conversation_id: str, run_id: str) -> Result:
-        wait = FIRST_POLL_SECONDS
-        while True:
-            started = asyncio.get_running_loop().time()
-            reply = await self._lanes.wait(conversation_id, run_id)
-            if reply is not None and reply.terminal is not None:
-                return result_of_terminal(reply.terminal)
-            if asyncio.get_running_loop().time() - started < 1.0:
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, LONGEST_POLL_SECONDS)
-
-    async def _settled_view(self, conversation_id: str, run_id: str, tenant: str | None) -> RunView:
-        view = await self._reads.load_run(conversation_id, run_id, tenant=tenant)
-        if view is not None and view.run.absorbed_into_run_id is not None:
-            view = await self._reads.load_run(conversation_id, view.run.absorbed_into_run_id, tenant=tenant)
-        if view is None:
-            raise RunNotFoundError("the conversation has no such run")
-        return view
+        return await self._awaiting.result(conversation_id, run_id, tenant)
 
     # --- control --------------------------------------------------------------------------------
 
@@ -413,18 +331,6 @@ async def connect_temporal(target: str | None = None, *, namespace: str | None =
         config["namespace"] = namespace
     config.setdefault("target_host", "127.0.0.1:7233")
     return await Client.connect(**(config | options), data_converter=pydantic_data_converter)
-
-
-async def _until_it_may_be_over(listener: Listener, run_id: str) -> None:
-    """Return when news says that a run has ended, when news was lost, and when there was none for a while."""
-    while True:
-        item = await listener.hear(QUIET_SECONDS)
-        if item is None or isinstance(item, Resync):
-            return
-        if item.run_id == run_id and (
-            isinstance(item, TerminalEvent) or (isinstance(item, RunStateEvent) and not item.state.is_active)
-        ):
-            return
 
 
 def _as_parts(content: str | Sequence[InputPart]) -> tuple[InputPart, ...]:

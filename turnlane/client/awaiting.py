@@ -1,0 +1,139 @@
+"""Awaiting: the admission of an input that was sent as a signal, and the end of a run.
+
+With a store the answer is read there, when the bus says that it may be there or after a while; without
+one the lane is asked to say when it is so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from turnlane.client.lane_calls import LaneCalls, NoLane
+from turnlane.client.ticket import Result, result_of_terminal, result_of_view
+from turnlane.client.watching import (
+    FIRST_POLL_SECONDS,
+    LONGEST_POLL_SECONDS,
+    QUIET_SECONDS,
+    Listener,
+    listening,
+)
+from turnlane.records.admissions import Admission
+from turnlane.records.errors import RunNotFoundError, StoreRequiredError, WorkersUnavailableError, error_for
+from turnlane.records.events import RunStateEvent, TerminalEvent
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.runs import RunView
+from turnlane.store.bus import EventBus, Resync
+from turnlane.store.protocol import Store
+
+
+class Awaiting:
+    """Waits on behalf of a client."""
+
+    def __init__(self, lanes: LaneCalls, store: Store | None, bus: EventBus | None) -> None:
+        self._lanes = lanes
+        self._store = store
+        self._bus = bus
+
+    @property
+    def _reads(self) -> Store:
+        if self._store is None:
+            raise StoreRequiredError("this client has no store")
+        return self._store
+
+    async def admission(self, conversation_id: str, key: str) -> Admission:
+        """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
+        wait = FIRST_POLL_SECONDS
+        while True:
+            admission = await self._look_for_admission(conversation_id, key)
+            if admission is not None:
+                return admission
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
+
+    async def _look_for_admission(self, conversation_id: str, key: str) -> Admission | None:
+        if self._store is None:
+            try:
+                return (await self._lanes.query_admission(conversation_id, key)).admission
+            except (NoLane, WorkersUnavailableError):
+                return None
+        stored = (await self._store.find_receipts(conversation_id, [key])).get(key)
+        if stored is None:
+            await self._raise_refusal(conversation_id, key)
+            return None
+        view = await self._settled_view(conversation_id, stored.receipt.run_id, None)
+        return Admission(
+            conversation_id=conversation_id,
+            idempotency_key=key,
+            input_message_id=stored.receipt.input_message_id,
+            run_id=view.run.id,
+            assistant_message_id=view.run.assistant_message_id,
+            run_state=view.run.state,
+            policy=stored.receipt.policy,
+            snapshot_version=stored.version,
+        )
+
+    async def _raise_refusal(self, conversation_id: str, key: str) -> None:
+        """Raise the refusal of a signalled input, if the lane wrote one down."""
+        if await self._reads.is_purged(conversation_id):
+            raise error_for("CONVERSATION_PURGED", "the conversation was purged")
+        seq: int | None = 1
+        while seq is not None:
+            page = await self._reads.read_events(conversation_id, from_seq=seq)
+            for event in page.items:
+                if event.kind == LedgerKind.ADMISSION_REFUSED and event.payload.get("key") == key:
+                    raise error_for(str(event.payload.get("code")), "the input was refused")
+            seq = page.next_seq
+
+    async def result(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
+        """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""
+        if self._store is None:
+            return await self._result_by_waiting(conversation_id, run_id)
+        if self._bus is None:
+            return await self._result_by_polling(conversation_id, run_id, tenant)
+        async with self._bus.subscribe(conversation_id) as news, listening(news) as listener:
+            while not listener.has_ended:
+                result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
+                if result is not None:
+                    return result
+                await _until_it_may_be_over(listener, run_id)
+        return await self._result_by_polling(conversation_id, run_id, tenant)
+
+    async def _result_by_polling(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
+        wait = FIRST_POLL_SECONDS
+        while True:
+            result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
+            if result is not None:
+                return result
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
+
+    async def _result_by_waiting(self, conversation_id: str, run_id: str) -> Result:
+        wait = FIRST_POLL_SECONDS
+        while True:
+            started = asyncio.get_running_loop().time()
+            reply = await self._lanes.wait(conversation_id, run_id)
+            if reply is not None and reply.terminal is not None:
+                return result_of_terminal(reply.terminal)
+            if asyncio.get_running_loop().time() - started < 1.0:
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_POLL_SECONDS)
+
+    async def _settled_view(self, conversation_id: str, run_id: str, tenant: str | None) -> RunView:
+        view = await self._reads.load_run(conversation_id, run_id, tenant=tenant)
+        if view is not None and view.run.absorbed_into_run_id is not None:
+            view = await self._reads.load_run(conversation_id, view.run.absorbed_into_run_id, tenant=tenant)
+        if view is None:
+            raise RunNotFoundError("the conversation has no such run")
+        return view
+
+
+async def _until_it_may_be_over(listener: Listener, run_id: str) -> None:
+    """Return when news says that a run has ended, when news was lost, and when there was none for a while."""
+    while True:
+        item = await listener.hear(QUIET_SECONDS)
+        if item is None or isinstance(item, Resync):
+            return
+        if item.run_id == run_id and (
+            isinstance(item, TerminalEvent) or (isinstance(item, RunStateEvent) and not item.state.is_active)
+        ):
+            return
