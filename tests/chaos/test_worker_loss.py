@@ -116,6 +116,7 @@ async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house
 
     sleeper.freeze()
     await witness.until_told("attempt-reset")
+    reset = _reset_of(witness)
     written = await house.ledger(conversation)
     heard = _deltas_of(witness, 1)
     sleeper.thaw()
@@ -125,14 +126,21 @@ async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house
     (house.folder / HOLD).unlink()
     result = await ticket.result(timeout=30)
 
+    # The server may hand the next attempt to the sleeper, whose poll is still open: then a later one speaks.
+    assert (0, True) == (reset.step, reset.withdrawn.endswith(":model:1"))
     assert written == untouched
     assert TerminalReason.SUCCESS is result.reason
     assert result.message is not None
     assert (TextPart(text="the answer"),) == result.message.parts
-    assert {(sleeper.pid, 0, 1), (successor.pid, 0, 2)} == set(house.attempts(admission.run_id))
+    assert [sleeper.pid, successor.pid] == [pid for pid, _, _ in house.attempts(admission.run_id)]
     answers = [event for event in await house.ledger(conversation) if event.kind == LedgerKind.PROVIDER_RESPONSE]
-    assert [2] == [event.payload["attempt"] for event in answers]
+    assert [reset.attempt] == [event.payload["attempt"] for event in answers]
     await witness.leave()
+
+
+def _reset_of(witness: Witness) -> AttemptResetEvent:
+    (reset,) = [event for event in witness.events if isinstance(event, AttemptResetEvent)]
+    return reset
 
 
 def _deltas_of(witness: Witness, attempt: int) -> int:

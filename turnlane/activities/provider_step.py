@@ -144,7 +144,7 @@ class _Step:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code)
         except ProviderFailure as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
-        await self._begin(prompt)
+        await self._begin(prompt, _last_epoch(run, self._fence))
         return await self._converse(provider, prompt)
 
     # --- before the call ------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class _Step:
             logger.error("instructions of agent %s failed with %s", self._agent.name, type(error).__name__)
             raise _ApplicationFailed("INSTRUCTIONS_FAILED") from None
 
-    async def _begin(self, prompt: Prompt) -> None:
+    async def _begin(self, prompt: Prompt, withdrawn: str | None) -> None:
         start = StepStart(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
@@ -193,8 +193,7 @@ class _Step:
             evidence=self._evidence(prompt),
         )
         self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))
-        if self._fence.attempt > 1:
-            withdrawn = f"{self._fence.publisher}:model:{self._fence.attempt - 1}"
+        if withdrawn is not None:
             self._publisher.reset(self._fence.attempt, withdrawn)
 
     def _evidence(self, prompt: Prompt) -> JsonObject:
@@ -371,6 +370,19 @@ class _Step:
     def _tell(self, written: Written) -> None:
         for event in written.events:
             self._bus.publish(event)
+
+
+def _last_epoch(run: RunContext, fence: Fence) -> str | None:
+    """The epoch of the attempt of this step that began last, if one did: what it told is withdrawn.
+
+    Not simply the attempt before: one whose worker was lost before it began told nothing, and a lane that
+    was opened again goes on under another token.
+    """
+    last = run.run.last_operation
+    if last is None or last.step != fence.step or fence.attempt == 1:
+        return None
+    _, token, step, attempt = last.operation_id.rsplit(":", 3)
+    return f"{fence.run_id}:{token}:{step}:model:{attempt}"
 
 
 async def _closable(stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamPart, None]:
