@@ -12,7 +12,8 @@ from turnlane.records.lane import LaneHead, LaneRun, ids_for_key
 from turnlane.records.messages import Message, MessageStatus, Role, TextPart
 from turnlane.records.mutations import Absorption
 from turnlane.records.runs import TerminalReason
-from turnlane.workflows.reducer import Transition, reduce
+from turnlane.workflows.decisions import Transition
+from turnlane.workflows.reducer import reduce
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 CONVERSATION = "c"

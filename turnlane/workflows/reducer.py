@@ -192,17 +192,18 @@ def _compact(head: LaneHead, command: Compact, now: datetime) -> Decision:
     if command.expected_version != head.version:
         return refuse(head, RefusalCode.CONFLICT)
     summary = command.summary
-    reserved = {run.assistant_message_id for run in head.runs}
+    answers = {run.assistant_message_id for run in head.runs}
+    taken = answers.union(command.message_ids, *(run.input_ids for run in head.runs))
     if (
         summary.role is not Role.SUMMARY
         or summary.status is not MessageStatus.COMMITTED
         or summary.conversation_id != head.conversation_id
-        or summary.id in reserved
+        or summary.id in taken
     ):
         return refuse(
             head, RefusalCode.INVALID, detail="a summary is a committed summary message with an id of its own"
         )
-    if not command.message_ids or reserved.intersection(command.message_ids):
+    if not command.message_ids or answers.intersection(command.message_ids):
         return refuse(head, RefusalCode.INVALID, detail="a range has messages, none of them an answer in the making")
     effect = CompactRange(message_ids=command.message_ids, summary=summary)
     return apply(head, MutationKind.COMPACT, effect, now)
@@ -216,8 +217,9 @@ def _seed(head: LaneHead, command: Seed, now: datetime) -> Decision:
             or message.conversation_id != head.conversation_id
         ):
             return refuse(head, RefusalCode.INVALID, detail="a seed is made of unowned user messages")
-    if not command.messages:
-        return refuse(head, RefusalCode.INVALID, detail="a seed has messages")
+    ids = [message.id for message in command.messages]
+    if not ids or len(set(ids)) < len(ids) or any(run.assistant_message_id in ids for run in head.runs):
+        return refuse(head, RefusalCode.INVALID, detail="a seed has messages, each with an id of its own")
     effect = SeedInputs(seed_key=command.seed_key, messages=command.messages)
     return apply(head, MutationKind.SEED, effect, now)
 
