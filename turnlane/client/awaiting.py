@@ -18,7 +18,14 @@ from turnlane.client.watching import (
     listening,
 )
 from turnlane.records.admissions import Admission
-from turnlane.records.errors import RunNotFoundError, StoreRequiredError, WorkersUnavailableError, error_for
+from turnlane.records.errors import (
+    ConversationPurgedError,
+    IdempotencyConflictError,
+    RunNotFoundError,
+    StoreRequiredError,
+    WorkersUnavailableError,
+    error_for,
+)
 from turnlane.records.events import RunStateEvent, TerminalEvent
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import RunView
@@ -40,26 +47,33 @@ class Awaiting:
             raise StoreRequiredError("this client has no store")
         return self._store
 
-    async def admission(self, conversation_id: str, key: str) -> Admission:
+    async def admission(self, conversation_id: str, key: str, content_digest: str) -> Admission:
         """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
-        wait = FIRST_POLL_SECONDS
+        wait, seen = FIRST_POLL_SECONDS, 0
         while True:
-            admission = await self._look_for_admission(conversation_id, key)
+            if self._store is None:
+                admission = await self._ask_lane(conversation_id, key)
+            else:
+                admission = await self._look_up(conversation_id, key, content_digest)
             if admission is not None:
                 return admission
+            if self._store is not None:
+                seen = await self._raise_refusal(conversation_id, key, seen)
             await asyncio.sleep(wait)
             wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
 
-    async def _look_for_admission(self, conversation_id: str, key: str) -> Admission | None:
-        if self._store is None:
-            try:
-                return (await self._lanes.query_admission(conversation_id, key)).admission
-            except (NoLane, WorkersUnavailableError):
-                return None
-        stored = (await self._store.find_receipts(conversation_id, [key])).get(key)
-        if stored is None:
-            await self._raise_refusal(conversation_id, key)
+    async def _ask_lane(self, conversation_id: str, key: str) -> Admission | None:
+        try:
+            return (await self._lanes.query_admission(conversation_id, key)).admission
+        except (NoLane, WorkersUnavailableError):
             return None
+
+    async def _look_up(self, conversation_id: str, key: str, content_digest: str) -> Admission | None:
+        stored = (await self._reads.find_receipts(conversation_id, [key])).get(key)
+        if stored is None:
+            return None
+        if stored.receipt.content_digest != content_digest:
+            raise IdempotencyConflictError("the key was used before, for other content")
         view = await self._settled_view(conversation_id, stored.receipt.run_id, None)
         return Admission(
             conversation_id=conversation_id,
@@ -72,17 +86,18 @@ class Awaiting:
             snapshot_version=stored.version,
         )
 
-    async def _raise_refusal(self, conversation_id: str, key: str) -> None:
-        """Raise the refusal of a signalled input, if the lane wrote one down."""
+    async def _raise_refusal(self, conversation_id: str, key: str, seen: int) -> int:
+        """Raise the refusal of a signalled input, if the lane wrote one down after `seen`; else what is seen now."""
         if await self._reads.is_purged(conversation_id):
-            raise error_for("CONVERSATION_PURGED", "the conversation was purged")
-        seq: int | None = 1
-        while seq is not None:
-            page = await self._reads.read_events(conversation_id, from_seq=seq)
+            raise ConversationPurgedError("the conversation was purged")
+        while True:
+            page = await self._reads.read_events(conversation_id, from_seq=seen + 1)
             for event in page.items:
                 if event.kind == LedgerKind.ADMISSION_REFUSED and event.payload.get("key") == key:
                     raise error_for(str(event.payload.get("code")), "the input was refused")
-            seq = page.next_seq
+            seen = page.items[-1].seq if page.items else seen
+            if page.next_seq is None:
+                return seen
 
     async def result(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
         """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""

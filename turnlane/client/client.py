@@ -165,13 +165,13 @@ class Turnlane:
     async def _update(self, conversation_id: str, given: Input) -> Ticket:
         if self._store is not None:
             reply = await self._lanes.submit(conversation_id, given)
-            return Ticket(self, conversation_id, given.key, reply.admission, given.tenant)
+            return Ticket(self, conversation_id, given, reply.admission)
         update = await self._lanes.submit_and_stay(conversation_id, given.model_copy(update={"stay": True}))
         task = asyncio.create_task(_terminal_of(update))
         self._staying.add(task)
         task.add_done_callback(self._staying.discard)
         admission = await self._admission_while_staying(conversation_id, given.key, update, task)
-        return Ticket(self, conversation_id, given.key, admission, given.tenant, task)
+        return Ticket(self, conversation_id, given, admission, task)
 
     async def _admission_while_staying(
         self,
@@ -193,13 +193,13 @@ class Turnlane:
 
     async def _signal(self, conversation_id: str, given: Input) -> Ticket:
         await self._lanes.signal_submit(conversation_id, given.model_copy(update={"stay": False}))
-        return Ticket(self, conversation_id, given.key, None, given.tenant)
+        return Ticket(self, conversation_id, given, None)
 
     # --- awaiting -------------------------------------------------------------------------------
 
-    async def await_admission(self, conversation_id: str, key: str) -> Admission:
+    async def await_admission(self, conversation_id: str, key: str, content_digest: str) -> Admission:
         """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
-        return await self._awaiting.admission(conversation_id, key)
+        return await self._awaiting.admission(conversation_id, key, content_digest)
 
     async def await_result(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> Result:
         """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from turnlane.records.admissions import Admission, Terminal
+from turnlane.records.admissions import Admission, Input, Terminal
 from turnlane.records.events import Event, RunStateEvent, TerminalEvent
 from turnlane.records.messages import Message
 from turnlane.records.runs import Failure, Run, RunState, RunView, TerminalReason
@@ -81,16 +81,16 @@ class Ticket:
         self,
         client: Turnlane,
         conversation_id: str,
-        key: str,
+        given: Input,
         admission: Admission | None,
-        tenant: str | None,
         staying: asyncio.Task[Terminal | None] | None = None,
     ) -> None:
         self.conversation_id = conversation_id
-        self.key = key
+        self.key = given.key
         self._client = client
         self._admission = admission
-        self._tenant = tenant
+        self._tenant = given.tenant
+        self._content_digest = given.content_digest
         self._staying = staying
 
     @property
@@ -103,7 +103,9 @@ class Ticket:
         """Wait for the admission. Raises the refusal if the input was refused, TimeoutError after `timeout` seconds."""
         if self._admission is None:
             async with asyncio.timeout(timeout):
-                self._admission = await self._client.await_admission(self.conversation_id, self.key)
+                self._admission = await self._client.await_admission(
+                    self.conversation_id, self.key, self._content_digest
+                )
         return self._admission
 
     async def result(self, timeout: float | None = None) -> Result:
