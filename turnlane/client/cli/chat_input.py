@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -65,7 +66,7 @@ class PipeLines:
 @asynccontextmanager
 async def open_lines(out: Output, on_interrupt: Callable[[], None]) -> AsyncIterator[LineSource]:
     """The lines of this process: a prompt where a person sits, else standard input as it is."""
-    if out.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if out.as_json or not _can_prompt():
         yield PipeLines(out)
         return
     # Imported here: only this needs the prompt, and it takes long to load.
@@ -75,3 +76,8 @@ async def open_lines(out: Output, on_interrupt: Callable[[], None]) -> AsyncIter
 
     with patch_stdout(raw=True):
         yield TerminalLines(on_interrupt)
+
+
+def _can_prompt() -> bool:
+    """Whether a person sits at a terminal that can hold a prompt in its place."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"

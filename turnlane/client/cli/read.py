@@ -81,7 +81,7 @@ async def messages(
 
 
 async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = None) -> None:
-    """List the conversations of the store, latest first."""
+    """List the conversations of the store."""
     async with session.client() as client:
         page = await client.conversations(limit=limit, cursor=cursor)
     session.out.record(page)

@@ -1,0 +1,353 @@
+"""The command line against a stack that it started itself: every verb, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from turnlane.client.cli.app import build_app
+from turnlane.client.cli.read import record_schemas
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "from turnlane.client.cli import main; main()"
+ON_TERMINAL = f"import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); {PROGRAM}"
+"""As a session's leader, opening a terminal makes it the one whose Ctrl-C is ours."""
+SCRUBBED = re.compile("TEMPORAL|TURNLANE|OPENAI|ANTHROPIC")
+PATIENCE = 60.0
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+pytestmark = pytest.mark.server
+
+
+def environment() -> dict[str, str]:
+    """Ours without anything that would lead a verb elsewhere, or the demo agent to a real model."""
+    kept = {name: value for name, value in os.environ.items() if not SCRUBBED.match(name)}
+    quiet = {"TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    return kept | quiet | {"PYTHONPATH": str(ROOT)}
+
+
+@dataclass
+class Reply:
+    """What a verb answered."""
+
+    code: int
+    text: str
+    errors: str
+
+    @property
+    def lines(self) -> list[Any]:
+        assert "" == self.errors
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+@dataclass
+class Cli:
+    """The command line in a folder."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str, stdin: str = "") -> Reply:
+        """Run a verb in this process."""
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            env = {name: None for name in os.environ if SCRUBBED.match(name)}
+            result = CliRunner().invoke(build_app(), arguments, input=stdin, env={**env, **environment()})
+        finally:
+            os.chdir(before)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Reply(result.exit_code, result.stdout, result.stderr)
+
+    def start(self, *arguments: str, program: str = PROGRAM, **options: Any) -> subprocess.Popen[str]:
+        """Run a verb in a process of its own."""
+        given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.Popen(command, cwd=self.folder, env=environment(), text=True, **given)
+
+
+def read_until(stream: IO[str], sign: str) -> str:
+    """Read lines until one contains `sign`; what came instead is in the failure."""
+    seen = ""
+    for line in stream:
+        seen += line
+        if sign in line:
+            return seen
+    raise AssertionError(f"the output ended without {sign!r}: {seen}")
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """A folder in which `turnlane dev` runs."""
+    cli = Cli(tmp_path_factory.mktemp("dev"))
+    process = cli.start("dev", "--port", "0", "--ui-port", "0", "--json", stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        assert process.pid == told["pid"]
+        yield cli
+        process.send_signal(signal.SIGINT)
+        assert 0 == process.wait(PATIENCE)
+        assert not (cli.folder / ".turnlane" / "dev.json").exists()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_input_is_admitted_and_answered(cli: Cli) -> None:
+    reply = cli("submit", "asked", "what is 6*7?", "--wait")
+
+    assert 0 == reply.code
+    assert "calculate: 42" in reply.text
+    assert "[calculate done 42]" in reply.text
+
+
+def test_for_programs_every_line_is_an_object(cli: Cli) -> None:
+    admission, *events, result = cli("submit", "programs", "hello", "--wait", "--json").lines
+
+    assert admission["run_id"] == result["run_id"]
+    assert {"admission", "assistant-delta", "terminal"} <= {event["type"] for event in events}
+    assert ("completed", "success") == (result["state"], result["reason"])
+
+
+def test_the_same_key_again_is_the_same_input(cli: Cli) -> None:
+    first = cli("submit", "twice", "hello", "--key", "k", "--json").lines[0]
+    again = cli("submit", "twice", "hello", "--key", "k", "--json").lines[0]
+
+    assert (first["run_id"], False, True) == (again["run_id"], first["duplicate"], again["duplicate"])
+
+
+def test_text_may_come_through_a_pipe(cli: Cli) -> None:
+    cli("submit", "piped", "--wait", stdin="good morning")
+
+    assert "good morning" == cli("messages", "piped", "--json").lines[0]["items"][0]["parts"][0]["text"]
+
+
+def test_what_was_said_can_be_read_again(cli: Cli) -> None:
+    run_id = cli("submit", "read", "what is 1+1?", "--wait", "--json").lines[-1]["run_id"]
+
+    assert "calculate: 2" in cli("show", "read").text
+    assert "calculate: 2" in cli("show", "read", "--run", run_id).text
+    assert "what is 1+1?" in cli("messages", "read").text
+    assert run_id == cli("show", "read", "--run", run_id, "--json").lines[0]["run"]["id"]
+    assert "read" in [line["conversation_id"] for line in cli("conversations", "--json").lines[0]["items"]]
+
+
+def test_an_error_is_one_line_and_a_code(cli: Cli) -> None:
+    cli("submit", "clash", "one thing", "--key", "k")
+
+    reply = cli("submit", "clash", "another", "--key", "k")
+
+    assert (2, "", 1) == (reply.code, reply.text, len(reply.errors.splitlines()))
+    assert "(IDEMPOTENCY_CONFLICT)" in reply.errors
+
+
+def test_for_programs_an_error_is_an_object(cli: Cli) -> None:
+    reply = cli("interrupt", "nobody-talks-here", "--json")
+
+    error = reply.lines[0]["error"]
+    assert (2, "RUN_CONFLICT", False) == (reply.code, error["code"], error["retryable"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("submit", "c", "  "),
+        ("submit", "c", "hi", "--context", "[]"),
+        ("submit", "c", "hi", "--metadata", "{"),
+        ("submit", "c", "hi", "--agent", "nobody"),
+        ("submit", "bad\nid", "hi"),
+        ("show", "read", "--run", "no-such-run"),
+        ("purge", "c"),
+        ("schema", "NoSuchRecord"),
+        ("worker", "--agent", "no.such.module:agent"),
+        ("worker", "--agent", "no-colon"),
+        ("worker", "--agent", "json:loads"),
+        ("dev", "--config", "no-such-file.yaml"),
+        ("submit", "c", "hi", "--policy", "no-such-policy"),
+        ("no-such-verb",),
+    ],
+)
+def test_a_wrong_call_is_refused_without_a_traceback(cli: Cli, arguments: tuple[str, ...]) -> None:
+    reply = cli(*arguments)
+
+    assert reply.code in (1, 2)
+    assert "Traceback" not in reply.errors + reply.text
+    assert "unexpected" not in reply.errors
+
+
+def test_a_second_stack_in_the_folder_is_refused_with_the_pid(cli: Cli) -> None:
+    reply = cli("dev", "--port", "0", "--json")
+
+    assert 1 == reply.code
+    assert isinstance(reply.lines[0]["error"]["details"]["pid"], int)
+
+
+def test_a_server_that_does_not_answer_is_worth_another_try(cli: Cli) -> None:
+    reply = cli("submit", "c", "hi", "--address", "127.0.0.1:1")
+
+    assert 75 == reply.code
+    assert "turnlane dev" in reply.errors
+
+
+def test_a_queued_run_is_listed_and_cancelled_and_the_running_one_stopped(cli: Cli) -> None:
+    waiting = cli("submit", "busy", "wait 100 seconds", "--json").lines[0]["run_id"]
+    queued = cli("submit", "busy", "hello", "--json").lines[0]["run_id"]
+
+    assert [waiting, queued] == [run["id"] for run in cli("runs", "busy", "--json").lines]
+    assert 0 == cli("cancel", "busy", queued).code
+    assert 0 == cli("interrupt", "busy", "--run", waiting).code
+    assert "nothing was running" in cli("stop", "idle").text
+
+
+def test_a_purged_conversation_is_gone(cli: Cli) -> None:
+    cli("submit", "secret", "forget me", "--wait")
+
+    assert 0 == cli("purge", "secret", "--yes").code
+    assert "CONVERSATION_PURGED" == cli("submit", "secret", "hi", "--json").lines[0]["error"]["code"]
+
+
+def test_a_worker_serves_an_agent_of_the_folder_until_it_is_told_to_stop(cli: Cli) -> None:
+    (cli.folder / "mine.py").write_text(
+        "from turnlane.agent import Agent, ScriptedModel\n"
+        "from turnlane.agent.models import Say\n"
+        "agent = Agent(name='mine', model=ScriptedModel(script=lambda request: [Say('from mine')]))\n"
+    )
+    process = cli.start("worker", "--agent", "mine:agent", "--task-queue", "mine", "--json")
+    assert process.stdout is not None
+    serving = json.loads(process.stdout.readline())
+    reply = cli("submit", "other", "hello", "--agent", "mine", "--task-queue", "mine", "--wait")
+    process.terminate()
+    _, errors = process.communicate(timeout=PATIENCE)
+
+    assert "mine" == serving["task_queue"]
+    assert "from mine" in reply.text
+    assert (0, "") == (process.returncode, errors)
+
+
+def test_a_tail_tells_the_past_and_ends_with_ctrl_c(cli: Cli) -> None:
+    cli("submit", "tailed", "hello", "--wait")
+    process = cli.start("tail", "tailed", "--from-seq", "0")
+    assert process.stdout is not None
+    told = read_until(process.stdout, "I am an offline script")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+
+    assert told.startswith("> hello\nYou said: hello\n")
+    assert (130, "") == (process.returncode, errors)
+
+
+def test_a_chat_through_a_pipe_answers_every_line_and_ends(cli: Cli) -> None:
+    reply = cli("chat", "--conversation", "talk", stdin="what is 2+3?\nwhat is 4*5?\n/queue\n/policy x\n")
+
+    assert 0 == reply.code
+    assert "calculate: 5" in reply.text
+    assert "calculate: 20" in reply.text
+    assert "a policy is one of queue, inject" in reply.text
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(cli: Cli) -> None:
+    process = cli.start("chat")
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("wait 100 seconds\n")
+    process.stdin.flush()
+    read_until(process.stdout, "[wait_seconds ...")
+    process.send_signal(signal.SIGINT)
+    read_until(process.stdout, "[interrupted]")
+    rest, errors = process.communicate("what is 6*7?\n", timeout=PATIENCE)
+
+    assert "calculate: 42" in rest
+    assert (0, "") == (process.returncode, errors)
+
+
+class Terminal:
+    """A person at a terminal: reads what a program writes to it, and types."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = pty.openpty()
+        termios.tcsetwinsize(self.theirs, (40, 100))
+        self._seen = ""
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def type(self, keys: str) -> None:
+        os.write(self.ours, keys.encode())
+
+    def until(self, sign: str) -> None:
+        """Wait until the program has written `sign` since the last one that was waited for."""
+        deadline = time.monotonic() + PATIENCE
+        with self._changed:
+            while sign not in self._seen:
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise AssertionError(f"never saw {sign!r} in: {self._seen}")
+            self._seen = self._seen.split(sign, 1)[1]
+
+    def _read(self) -> None:
+        while True:
+            try:
+                text = os.read(self.ours, 65536).decode(errors="replace")
+            except OSError:  # the program closed its end, or the test ours
+                return
+            with self._changed:
+                self._seen += ESCAPES.sub("", text)
+                self._changed.notify_all()
+
+
+def test_at_a_terminal_one_types_while_the_answer_streams(cli: Cli) -> None:
+    terminal = Terminal()
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
+    process = cli.start("chat", program=ON_TERMINAL, start_new_session=True, **streams)
+    os.close(terminal.theirs)
+    terminal.until("/help tells what you can do")
+    terminal.type("wait 100 seconds\r")
+    terminal.until("[wait_seconds ...")
+    terminal.type("what is")
+    terminal.until("what is")
+    terminal.type("\x03")
+    terminal.until("[interrupted]")
+    terminal.type(" 6*7?\r")
+    terminal.until("calculate: 42")
+    terminal.type("/policy supersede\r")
+    terminal.until("policy: supersede")
+    terminal.type("/quit\r")
+    code = process.wait(PATIENCE)
+    os.close(terminal.ours)
+
+    assert 0 == code
+
+
+def test_every_public_record_has_a_schema_and_every_reference_in_it_a_definition() -> None:
+    schemas = record_schemas()
+
+    referred = set(re.findall(r'"#/\$defs/([^"]+)"', json.dumps(schemas)))
+    assert {"Event", "Input", "Admission", "Run", "Message", "Snapshot", "LedgerEvent"} <= schemas.keys()
+    assert referred <= schemas.keys()
+
+
+def test_the_schema_of_one_record_stands_alone(cli: Cli) -> None:
+    schema = cli("schema", "Run").lines[0]
+
+    assert "#/$defs/Run" == schema["$ref"]
+    assert "Message" not in schema["$defs"]
+
+
+def test_the_command_line_loads_no_provider_sdk() -> None:
+    program = "import sys; from turnlane.client.cli import app; print({'openai', 'anthropic'} & sys.modules.keys())"
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert "set()" == loaded.stdout.strip()
