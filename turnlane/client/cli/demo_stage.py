@@ -48,7 +48,10 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(out: Output, facts: Facts) -> AsyncIterator[Stage]:
-    """A stage with one worker that serves and one in reserve, in a temporary folder and on free ports; nothing is left of it afterwards."""
+    """A stage with one worker that serves and one in reserve, in a temporary folder and on free ports.
+
+    Nothing is left of it afterwards.
+    """
     async with AsyncExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="turnlane-demo-")))
         # They take seconds to get ready: let them, while the server starts.

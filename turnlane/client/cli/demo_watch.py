@@ -72,6 +72,13 @@ class Watch:
         """A run's answer as a person who watches sees it now."""
         return self._live.get(run_id, LiveText(run_id)).shown.text
 
+    def text_after(self, event: Event) -> str:
+        """The answer of the event's run as it was shown right after the event."""
+        live = LiveText(event.run_id)
+        for seen in self.events[: self.events.index(event) + 1]:
+            live = follow(live, seen)
+        return live.shown.text
+
     def of(self, kind: type[E]) -> list[E]:
         """The events of one type so far."""
         return [event for event in self.events if isinstance(event, kind)]
