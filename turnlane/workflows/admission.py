@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from temporalio import workflow
 
-from turnlane.records.admissions import Admission, Policy, SubmitReply
+from turnlane.records.admissions import Admission, Input, Policy, SubmitReply
 from turnlane.records.base import JsonObject
 from turnlane.records.commands import Accept, Duplicate, Refusal, RefusalCode
 from turnlane.records.errors import (
@@ -17,6 +17,7 @@ from turnlane.records.errors import (
     ConversationActiveError,
     ConversationPurgedError,
     IdempotencyConflictError,
+    InputTooLargeError,
     InvalidInputError,
     QueueFullError,
     RecordIdCollisionError,
@@ -38,6 +39,7 @@ from turnlane.workflows.reducer import Transition, abort_reason
 BATCH_COUNT = 64
 BATCH_BYTES = 96 * 1024
 REMEMBERED_ADMISSIONS = 128
+MAX_INLINE_BYTES = 64 * 1024
 
 _REFUSALS: dict[RefusalCode, tuple[type[TurnlaneError], str]] = {
     RefusalCode.PURGED: (ConversationPurgedError, "the conversation was purged"),
@@ -63,6 +65,14 @@ def error_of(refusal: Refusal) -> TurnlaneError:
         run_revision=refusal.run_revision,
         run_ids=list(refusal.run_ids),
     )
+
+
+def too_large(given: Input) -> InputTooLargeError | None:
+    """The objection to an input that should have travelled as a blob, if it is one."""
+    size = len(given.model_dump_json())
+    if size <= MAX_INLINE_BYTES:
+        return None
+    return InputTooLargeError("an input this large travels as a blob", size=size, limit=MAX_INLINE_BYTES)
 
 
 class Admissions:
@@ -145,6 +155,11 @@ class Admissions:
         core = self._core
         if core.outbox.lost is not None:
             self._refuse(pending, core.outbox.lost)
+            return
+        # An update was checked before it came in; a signal cannot be turned away there.
+        oversize = too_large(pending.input) if pending.is_signal else None
+        if oversize is not None:
+            self._refuse(pending, oversize)
             return
         if isinstance(found, RefusedInput) and core.head.receipt(pending.input.key) is None:
             self._refuse(pending, error_for(found.code, found.message, {"fields": list(found.fields)}))

@@ -18,7 +18,6 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.records.commands import Recover
     from turnlane.records.errors import (
         ConversationPurgedError,
-        InputTooLargeError,
         InvalidInputError,
         LaneClosingError,
         LaneSupersededError,
@@ -40,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
         WaitRequest,
     )
     from turnlane.records.mutations import LaneOpened, OpenLane, QueuePage, QueueRuns
-    from turnlane.workflows.admission import Admissions
+    from turnlane.workflows.admission import Admissions, too_large
     from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, as_failure, store_call
     from turnlane.workflows.carrying import within
     from turnlane.workflows.control import Control
@@ -52,7 +51,6 @@ with workflow.unsafe.imports_passed_through():
 AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("TurnlaneAgent")
 STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("TurnlaneState")
 
-MAX_INLINE_BYTES = 64 * 1024
 MAX_INBOX = 4096
 MAX_REOPENS = 5
 
@@ -315,9 +313,9 @@ class ConversationLane:
     def _objection(self, given: Input) -> TurnlaneError | None:
         """What is wrong with an input whatever the agent: found without a trace in the history."""
         core = self._core
-        size = len(given.model_dump_json())
-        if size > MAX_INLINE_BYTES:
-            return InputTooLargeError("an input this large travels as a blob", size=size, limit=MAX_INLINE_BYTES)
+        oversize = too_large(given)
+        if oversize is not None:
+            return oversize
         if core.head.purged:
             return ConversationPurgedError("the conversation was purged")
         if core.is_closing:
