@@ -220,3 +220,14 @@ async def test_a_cancelled_caller_leaves_the_writer_free(store: SqlStore, lane: 
     await lane.apply(lane.admit("a"))
 
     assert 1 == (await store.load_snapshot(lane.conversation_id)).version
+
+
+async def test_two_stores_on_one_file_write_at_once_without_an_error(tmp_path: Path, lane: Lane) -> None:
+    path = tmp_path / "shared.db"
+    stores = [await open_store(str(path)), await open_store(f"sqlite+aiosqlite:///{path}")]
+    appends = [store.append_event("c", "app/n", {}, lane.clock()) for _ in range(50) for store in stores]
+    events = await asyncio.gather(*appends)
+    for store in stores:
+        await store.close()
+
+    assert list(range(1, 101)) == sorted(event.seq for event in events)

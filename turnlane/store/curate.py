@@ -12,7 +12,7 @@ from turnlane.records.mutations import CompactRange, SeedInputs
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_message
-from turnlane.store.rows import dump_ids
+from turnlane.store.rows import dump_ids, select_active
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import CONVERSATION, MESSAGE, OWNED, RUN, SEED, SeedRow
 from turnlane.store.work import Work
@@ -88,7 +88,7 @@ def _plant(work: Work, effect: SeedInputs) -> Change:
 def erase(work: Work) -> None:
     """Delete everything of the conversation. The caller leaves the tombstone."""
     work.flush_runs()
-    active = select(RUN.c.id).where(RUN.c.conversation_id == work.conversation_id, RUN.c.state.in_(ACTIVE_STATES))
+    active = select_active(RUN.c.conversation_id == work.conversation_id).limit(1)
     if work.connection.execute(active).first() is not None:
         raise StoreIntegrityError(
             "a conversation with active runs cannot be purged", conversation_id=work.conversation_id

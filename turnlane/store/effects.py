@@ -110,6 +110,7 @@ def insert_draft(work: Work, run: RunRow, status: MessageStatus, at: datetime) -
 def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
     """Append an input and its receipt; the run is new, or a queued one that the input joins."""
     _bind_conversation(work, effect)
+    _check_admission(effect)
     message = effect.message
     if effect.blob is not None:
         message = message.model_copy(update={"parts": _take_blob(work, effect.blob)})
@@ -122,8 +123,19 @@ def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
     return Change((run,), notes, describe_effect(effect, message))
 
 
+def _check_admission(effect: AdmitInput) -> None:
+    """Refuse an admission whose records disagree: input, receipt and run must name each other."""
+    message, receipt = effect.message, effect.receipt
+    run_id = effect.coalesce_into if effect.run is None else effect.run.id
+    named = (receipt.conversation_id, receipt.input_message_id, receipt.run_id)
+    if named != (message.conversation_id, message.id, run_id) or message.role not in (Role.USER, Role.TOOL):
+        raise StoreIntegrityError("an admission's records disagree", message_id=message.id, run_id=receipt.run_id)
+
+
 def _bind_conversation(work: Work, effect: AdmitInput) -> None:
     head = work.head
+    if effect.message.conversation_id != head.id:
+        raise StoreIntegrityError("an input of another conversation", conversation_id=head.id)
     if head.agent is None:
         head.agent, head.tenant = effect.agent, effect.tenant
     if (head.agent, head.tenant) != (effect.agent, effect.tenant):

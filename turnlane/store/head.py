@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, update
+from sqlalchemy import Connection, select, update
 
 from turnlane.records.admissions import Policy
+from turnlane.records.base import canonical_json
 from turnlane.records.lane import (
     AbortReason,
     HeadReceipt,
@@ -18,9 +19,9 @@ from turnlane.records.lane import (
     ids_for_key,
 )
 from turnlane.records.limits import KIB
-from turnlane.records.runs import ACTIVE_STATES, LIVE_STATES, QueuePriority, RunState
+from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
 from turnlane.store.protocol import OpenedLane
-from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage
+from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, select_active
 from turnlane.store.tables import ADMISSION, CONVERSATION, RUN, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged
 
@@ -48,7 +49,7 @@ def open_lane(
 
 
 def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
-    active = in_queue_order(fetch(connection, _active(row.id), RunRow))
+    active = in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == row.id), RunRow))
     runs, more = _within_budget(_lane_runs(connection, row.id, active))
     receipts, complete = _recent_receipts(connection, row.id)
     head = LaneHead(
@@ -68,7 +69,8 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
 
 def load_queue(connection: Connection, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
     """Return the waiting runs behind the head's: never started, not urgent, admitted after `after_order`."""
-    waiting = _active(conversation_id).where(
+    waiting = select(RUN).where(
+        RUN.c.conversation_id == conversation_id,
         RUN.c.state == RunState.QUEUED,
         RUN.c.execution_sequence.is_(None),
         RUN.c.queue_priority.is_(None),
@@ -76,10 +78,6 @@ def load_queue(connection: Connection, conversation_id: str, after_order: int) -
     )
     rows = fetch(connection, waiting.order_by(RUN.c.admission_order), RunRow)
     return _within_budget(_lane_runs(connection, conversation_id, rows))
-
-
-def _active(conversation_id: str) -> Select[Any]:
-    return select(RUN).where(RUN.c.conversation_id == conversation_id, RUN.c.state.in_(ACTIVE_STATES))
 
 
 def _within_budget(runs: Sequence[LaneRun]) -> tuple[tuple[LaneRun, ...], bool]:
@@ -158,7 +156,7 @@ def _recent_receipts(connection: Connection, conversation_id: str) -> tuple[tupl
     size = 0
     for row in rows[:RECEIPTS]:
         receipt = _packed(conversation_id, row)
-        size += sum(len(field.encode()) for field in receipt if isinstance(field, str)) + 16
+        size += len(canonical_json(list(receipt)).encode()) + 1
         if size > RECEIPT_BYTES:
             break
         kept.append(receipt)

@@ -14,7 +14,7 @@ from turnlane.records.ledger import LedgerEvent, LedgerPage
 from turnlane.store.delivery import CheckpointNote, Told, load_notes, make_events
 from turnlane.store.pages import check_limit
 from turnlane.store.reads import find_visible
-from turnlane.store.rows import load_object
+from turnlane.store.rows import load_object, select_active
 from turnlane.store.tables import LEDGER, RUN
 from turnlane.store.work import KNOWN_KINDS, Work, create_conversation, find_conversation
 
@@ -117,5 +117,6 @@ def events_since(
 
 
 def _standing_drafts(connection: Connection, conversation_id: str) -> frozenset[int]:
-    where = (RUN.c.conversation_id == conversation_id, RUN.c.checkpoint_seq.is_not(None))
-    return frozenset(connection.execute(select(RUN.c.checkpoint_seq).where(*where)).scalars())
+    active = select_active(RUN.c.conversation_id == conversation_id)
+    drafts = connection.execute(active.with_only_columns(RUN.c.checkpoint_seq)).scalars()
+    return frozenset(seq for seq in drafts if seq is not None)

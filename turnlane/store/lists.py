@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, select, tuple_
+from collections import Counter
 
-from turnlane.records.runs import ACTIVE_STATES
+from sqlalchemy import Connection, select, tuple_
+
 from turnlane.store.columns import RECORD_ID, TIMESTAMP
 from turnlane.store.pages import check_limit, read_cursor, read_moment, write_cursor
 from turnlane.store.protocol import ConversationLine, ConversationPage, RecoverablePage, RecoverableRun
-from turnlane.store.rows import fetch, run_record
+from turnlane.store.rows import fetch, run_record, select_active
 from turnlane.store.tables import CONVERSATION, RUN, RunRow
 
 
@@ -31,7 +32,7 @@ def list_conversations(connection: Connection, limit: int, cursor: str | None, t
             agent=row.agent,
             tenant=row.tenant,
             version=row.version,
-            active_runs=active.get(row.id, 0),
+            active_runs=active[row.id],
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
@@ -41,24 +42,18 @@ def list_conversations(connection: Connection, limit: int, cursor: str | None, t
     return ConversationPage(items=lines, next_cursor=after)
 
 
-def _active_counts(connection: Connection, ids: list[str]) -> dict[str, int]:
-    if not ids:
-        return {}
-    query = (
-        select(RUN.c.conversation_id, func.count().label("active"))
-        .where(RUN.c.conversation_id.in_(ids), RUN.c.state.in_(ACTIVE_STATES))
-        .group_by(RUN.c.conversation_id)
-    )
-    return {row.conversation_id: row.active for row in connection.execute(query)}
+def _active_counts(connection: Connection, ids: list[str]) -> Counter[str]:
+    query = select_active(RUN.c.conversation_id.in_(ids)).with_only_columns(RUN.c.conversation_id)
+    return Counter(connection.execute(query).scalars())
 
 
 def scan_recoverable(connection: Connection, limit: int, cursor: str | None) -> RecoverablePage:
     """Return a page of active runs of all conversations, by conversation and run id: not in queue order."""
-    query = select(RUN).where(RUN.c.state.in_(ACTIVE_STATES))
+    query = select_active()
     if cursor is not None:
         behind = read_cursor("recoverable", cursor, str, str)
         query = query.where(tuple_(RUN.c.conversation_id, RUN.c.id) > behind)
-    query = query.order_by(RUN.c.conversation_id, RUN.c.id).limit(check_limit(limit) + 1)
+    query = query.limit(check_limit(limit) + 1)
     rows = fetch(connection, query, RunRow)
     page = rows[:limit]
     items = tuple(

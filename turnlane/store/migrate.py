@@ -11,9 +11,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from turnlane.records.errors import StoreSchemaError
-
-SCRIPTS = Path(__file__).parent / "migrations"
-VERSION_TABLE = "turnlane_schema_revision"
+from turnlane.store.revision import SCRIPTS as SCRIPTS
+from turnlane.store.revision import VERSION_TABLE as VERSION_TABLE
 
 
 def _config(connection: Connection | None, scripts: Path) -> Config:
@@ -35,11 +34,6 @@ def newest_revision(scripts: Path = SCRIPTS) -> str:
     if head is None:
         raise StoreSchemaError("the release ships no migrations")
     return head
-
-
-def is_current(connection: Connection, scripts: Path = SCRIPTS) -> bool:
-    """Whether the schema needs nothing. Only reads, so that a usual open never waits for a writer."""
-    return _revision(connection) == newest_revision(scripts)
 
 
 def migrate(connection: Connection, scripts: Path = SCRIPTS) -> None:

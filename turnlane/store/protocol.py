@@ -171,7 +171,7 @@ class LaneStore(Protocol):
         answers `epoch=None` and writes nothing. A purged conversation answers a head with `purged` set,
         and writes nothing. The head holds the active runs in queue order within 64 KiB (`more` tells of
         the rest) and the last 512 receipts within 48 KiB; `receipts_complete` says whether those are all.
-        An unknown conversation is not created: it has epoch 1 reserved only once something is committed.
+        An unknown conversation gets its epoch and stays unknown to every read until something is committed.
         """
         ...
 

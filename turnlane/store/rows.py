@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Select
+from sqlalchemy import ColumnElement, Connection, Select, select
 from sqlmodel import SQLModel
 
 from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.messages import Message, MessageStatus, Part, Role
 from turnlane.records.runs import Failure, Operation, QueuePriority, Run, RunState, TerminalReason
 from turnlane.records.usage import Usage
-from turnlane.store.tables import MessageRow, RunRow
+from turnlane.store.tables import IS_ACTIVE, RUN, MessageRow, RunRow
 
 Row = TypeVar("Row", bound=SQLModel)
 
@@ -98,6 +98,15 @@ def message_record(row: MessageRow, parts: tuple[Part, ...]) -> Message:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
+
+
+def select_active(*where: ColumnElement[bool]) -> Select[Any]:
+    """Return a select of active runs, by conversation and id.
+
+    The states stand in it as they stand in the partial index, and the order is the index's: a database
+    that plans without statistics finds the index by these, and not the many runs that have ended.
+    """
+    return select(RUN).where(*where, IS_ACTIVE).order_by(RUN.c.conversation_id, RUN.c.id)
 
 
 def in_queue_order(rows: Sequence[RunRow]) -> list[RunRow]:

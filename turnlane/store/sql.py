@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Connection
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.base import JsonObject
@@ -21,7 +21,6 @@ from turnlane.records.runs import Operation, Run, RunView, Snapshot
 from turnlane.records.steps import Fence
 from turnlane.store import blobs, calls, commit, fenced, head, history, ledger, lists, reads, work
 from turnlane.store.database import Database, connect
-from turnlane.store.migrate import is_current, migrate
 from turnlane.store.protocol import (
     CallStart,
     Committed,
@@ -36,6 +35,7 @@ from turnlane.store.protocol import (
     StoredReceipt,
     Written,
 )
+from turnlane.store.revision import is_current
 from turnlane.store.sqlite import sqlite_url
 
 Clock = Callable[[], datetime]
@@ -60,13 +60,20 @@ async def open_store(url_or_path: str | URL, *, busy_seconds: float = 5.0, clock
     return SqlStore(database, clock)
 
 
+def _migrate(connection: Connection) -> None:
+    """Migrate; only a store that needs it imports Alembic."""
+    from turnlane.store.migrate import migrate
+
+    migrate(connection)
+
+
 async def _bring_up(database: Database, busy_seconds: float) -> None:
     """Migrate unless the schema is current. Of many first openers one migrates and the others find it done."""
     deadline = monotonic() + busy_seconds
     while True:
         try:
             if not await database.read(is_current):
-                await database.write(migrate)
+                await database.write(_migrate)
             return
         except StoreUnavailableError:
             # Turning a fresh file to WAL needs it alone, and SQLite does not wait for that by itself.

@@ -304,5 +304,7 @@ SEED = table_of(SeedRow)
 BLOB = table_of(BlobRow)
 TOMBSTONE = table_of(TombstoneRow)
 
+IS_ACTIVE = text(f"turnlane_run.{ACTIVE}")
+
 OWNED = (SEGMENT, MESSAGE, RUN, ADMISSION, LEDGER, NO_CHANGE, SEED, BLOB)
 """What a purge deletes before the conversation itself, in an order that foreign keys allow."""
