@@ -23,6 +23,7 @@ from turnlane.records.steps import CallRef
 from turnlane.store.protocol import NewCall
 
 TOOL_SLACK_SECONDS = 30.0
+UNKNOWN_TOOL = "unknown"
 
 
 @dataclass
@@ -109,7 +110,7 @@ class Draft:
         """Record a tool call."""
         call_id = self._unique(call.call_id)
         arguments, is_object = _parsed(call.arguments)
-        name = clean_text(call.name)[:256] or "unknown"
+        name = clean_text(call.name)[:256] or UNKNOWN_TOOL
         part = ToolCallPart(call_id=call_id, tool_name=name, input=arguments, provider=call.provider)
         self._entries.append(_Whole(part))
         problem = self._problem(name, is_object)
@@ -145,7 +146,9 @@ class Draft:
     def _ref(self, call: NewCall) -> CallRef:
         tool = self._agent.tool(call.tool_name)
         if call.result is not None or tool is None:
-            return CallRef(call_id=call.call_id, tool_name=call.tool_name, slot=call.slot, refused=True)
+            # The name of a tool that does not exist is the model's own words, and those stay out of histories.
+            name = call.tool_name if tool is not None else UNKNOWN_TOOL
+            return CallRef(call_id=call.call_id, tool_name=name, slot=call.slot, refused=True)
         return CallRef(
             call_id=call.call_id,
             tool_name=call.tool_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -52,3 +53,9 @@ async def persist(call: Callable[[], Awaitable[R]]) -> R:
             logger.warning("the store did not answer; trying again in %.1f s", wait)
         await asyncio.sleep(wait)
         wait = min(wait * 2, LONGEST_WAIT_SECONDS)
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"

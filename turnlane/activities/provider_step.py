@@ -19,7 +19,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from turnlane.activities.draft import Draft
-from turnlane.activities.failing import as_failures, persist
+from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.projection import project
 from turnlane.activities.prompt_check import check_prompt
@@ -41,7 +41,7 @@ from turnlane.activities.providers.base import (
     ToolCall,
 )
 from turnlane.activities.providers.registry import Providers
-from turnlane.activities.publishing import Publisher
+from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, why_cut
 from turnlane.agent.agent import Agent, PromptContext
 from turnlane.records.base import JsonObject
@@ -144,7 +144,7 @@ class _Step:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code)
         except ProviderFailure as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
-        await self._begin(prompt, _last_epoch(run, self._fence))
+        await self._begin(prompt, last_model_epoch(run.run, self._fence))
         return await self._converse(provider, prompt)
 
     # --- before the call ------------------------------------------------------------------------
@@ -233,7 +233,9 @@ class _Step:
         except TurnlaneError:
             raise
         except Exception as error:
-            logger.exception("run %s: the provider adapter failed with %s", self._fence.run_id, type(error).__name__)
+            # Without the traceback, whose last line may quote what was said.
+            place = place_of(error)
+            logger.error("run %s: the adapter failed with %s at %s", self._fence.run_id, type(error).__name__, place)
             failure = Failure(failure_class=FailureClass.UNKNOWN, code="ADAPTER_FAILED")
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, failure)
         return await self._finished()
@@ -370,19 +372,6 @@ class _Step:
     def _tell(self, written: Written) -> None:
         for event in written.events:
             self._bus.publish(event)
-
-
-def _last_epoch(run: RunContext, fence: Fence) -> str | None:
-    """The epoch of the attempt of this step that began last, if one did: what it told is withdrawn.
-
-    Not simply the attempt before: one whose worker was lost before it began told nothing, and a lane that
-    was opened again goes on under another token.
-    """
-    last = run.run.last_operation
-    if last is None or last.step != fence.step or fence.attempt == 1:
-        return None
-    _, token, step, attempt = last.operation_id.rsplit(":", 3)
-    return f"{fence.run_id}:{token}:{step}:model:{attempt}"
 
 
 async def _closable(stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamPart, None]:

@@ -17,6 +17,7 @@ from turnlane.records.events import (
     ToolStatusEvent,
     TransientEvent,
 )
+from turnlane.records.runs import Run
 from turnlane.records.steps import Fence
 from turnlane.store.bus import EventBus
 
@@ -73,3 +74,16 @@ class Publisher:
     def _tell(self, event: TransientEvent) -> None:
         self._sequence += 1
         self._bus.publish(event)
+
+
+def last_model_epoch(run: Run, fence: Fence) -> str | None:
+    """The epoch of the attempt of this step that began last, if one did: what it told is withdrawn.
+
+    Not simply the attempt before: one whose worker was lost before it began told nothing, and a lane that
+    was opened again goes on under another token.
+    """
+    last = run.last_operation
+    if last is None or last.step != fence.step or fence.attempt == 1:
+        return None
+    _, token, step, attempt = last.operation_id.rsplit(":", 3)
+    return f"{fence.run_id}:{token}:{step}:model:{attempt}"
