@@ -1,0 +1,68 @@
+"""The examples, run as their readers run them: as programs, in a folder of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnlane.client.dev_server import DevServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+async def run_example(name: str, folder: Path, address: str) -> list[str]:
+    """The lines that an example prints, when it ends well and complains of nothing."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(EXAMPLES / name)),
+        cwd=folder,
+        env=os.environ | {"TEMPORAL_ADDRESS": address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, complained = await asyncio.wait_for(process.communicate(), 110)
+    assert (0, "") == (process.returncode, complained.decode())
+    return said.decode().splitlines()
+
+
+async def test_the_quickstart_answers(server: DevServer, tmp_path: Path) -> None:
+    assert ["2 and 3 make 5."] == await run_example("quickstart.py", tmp_path, server.target)
+
+
+async def test_the_quickstart_can_be_run_again_on_its_files(server: DevServer, tmp_path: Path) -> None:
+    await run_example("quickstart.py", tmp_path, server.target)
+
+    assert ["2 and 3 make 5."] == await run_example("quickstart.py", tmp_path, server.target)
+
+
+async def test_tools_tell_results_and_mistakes(server: DevServer, tmp_path: Path) -> None:
+    lines = await run_example("tools.py", tmp_path, server.target)
+
+    assert ["in_stock success 3", "in_stock error", "order success"] == [
+        lines[0],
+        " ".join(lines[1].split()[:2]),
+        " ".join(lines[2].split()[:2]),
+    ]
+    assert "UNKNOWN_FRUIT" in lines[1]
+    assert "There are: apple, pear." in lines[1]
+    assert "12 pear" in lines[2]
+    assert ["One call went wrong, and I was told how."] == lines[3:]
+
+
+async def test_policies_stop_the_answer_in_flight(server: DevServer, tmp_path: Path) -> None:
+    first, second, third = await run_example("policies.py", tmp_path, server.target)
+
+    assert first.startswith("interrupted: Let me")
+    assert ("success: In short: yes.", "success: In short: yes.") == (second, third)
+
+
+async def test_a_client_without_a_store_is_told_how_its_run_ended(server: DevServer, tmp_path: Path) -> None:
+    assert ["completed, success", "STORE_REQUIRED"] == await run_example("no_store.py", tmp_path, server.target)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_every_example_is_run_here(name: str) -> None:
+    assert f'"{name}"' in Path(__file__).read_text(encoding="utf-8")
