@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from temporalio import workflow
 
-from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal
+from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode
 from turnlane.records.errors import InvalidInputError, RunConflictError, TurnlaneError
 from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunRequest
 from turnlane.records.mutations import Landing
@@ -13,6 +13,7 @@ from turnlane.workflows.admission import error_of
 from turnlane.workflows.calls import as_failure
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.decisions import Decision
+from turnlane.workflows.waiting import Waiting
 
 Answer = Landing | TurnlaneError
 
@@ -20,8 +21,9 @@ Answer = Landing | TurnlaneError
 class Control:
     """Carries out control calls of a lane. A refusal is raised as the failure of the update."""
 
-    def __init__(self, core: LaneCore) -> None:
+    def __init__(self, core: LaneCore, waiting: Waiting) -> None:
         self._core = core
+        self._waiting = waiting
 
     async def interrupt(self, request: RunRequest) -> ControlReply:
         """Ask the named run, or the one in flight, to stop."""
@@ -73,13 +75,21 @@ class Control:
         answers: list[Answer] = []
         decision = self._decide(command, answers)
         if isinstance(decision, Refusal):
-            raise as_failure(error_of(decision))
+            raise as_failure(await self._refusal(decision, run_id))
         await workflow.wait_condition(lambda: bool(answers))
         answer = answers[0]
         if isinstance(answer, TurnlaneError):
             raise as_failure(answer)
         state = self._state_after(command, run_id)
         return ControlReply(run_id=run_id, state=state, head_version=answer.version, run_revision=answer.revision)
+
+    async def _refusal(self, refusal: Refusal, run_id: str | None) -> TurnlaneError:
+        """The error for a refused command. A run that the head does not have may have ended: that is a conflict."""
+        if refusal.code is RefusalCode.NOT_FOUND and run_id is not None:
+            standing = await self._waiting.standing(run_id)
+            if standing.state is not None:
+                return RunConflictError("the run has ended", head_version=refusal.head_version, state=standing.state)
+        return error_of(refusal)
 
     def _decide(self, command: Command, answers: list[Answer]) -> Decision:
         core = self._core

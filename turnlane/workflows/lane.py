@@ -66,7 +66,7 @@ class ConversationLane:
         self._admissions = Admissions(self._core)
         self._runs = RunLoop(self._core)
         self._waiting = Waiting(self._core)
-        self._control = Control(self._core)
+        self._control = Control(self._core, self._waiting)
 
     # --- the main coroutine ---------------------------------------------------------------------
 
@@ -174,7 +174,9 @@ class ConversationLane:
         core.progress = opened.progress
         more = opened.more
         while more and core.head.runs:
-            page = QueuePage(conversation_id=core.conversation_id, after_order=max(r.order for r in core.head.runs))
+            # A page ends with an ordinary run; what was started or is urgent came with the head, out of order.
+            last = max(run.order for run in core.head.runs if not run.urgent and not run.started)
+            page = QueuePage(conversation_id=core.conversation_id, after_order=last)
             found = await store_call(LOAD_QUEUE, page, QueueRuns, core.settings, core.outage)
             core.head = core.head.model_copy(update={"runs": core.head.runs + found.runs})
             more = found.more and bool(found.runs)
