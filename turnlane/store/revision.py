@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import Connection, column, inspect, select, table
+from sqlalchemy import Connection, String, column, inspect, select, table
 
 SCRIPTS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "turnlane_schema_revision"
@@ -23,6 +23,6 @@ def is_current(connection: Connection, scripts: Path = SCRIPTS) -> bool:
     """Whether the schema needs nothing. Only reads, so that a usual open never waits for a writer."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return False
-    query = select(column("version_num")).select_from(table(VERSION_TABLE))
+    query = select(column("version_num", String)).select_from(table(VERSION_TABLE))
     found: Sequence[str] = connection.execute(query).scalars().all()
     return list(found) == [needed_revision(scripts)]
