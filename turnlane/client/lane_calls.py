@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -28,11 +29,13 @@ from turnlane.records.base import JsonObject
 from turnlane.records.errors import LaneClosingError, TurnlaneError, WorkersUnavailableError, error_for
 from turnlane.records.lane import AdmissionQuery, LaneStart, RunLine, WaitReply, WaitRequest
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 LANE = "ConversationLane"
-RETRIES = 6
-FIRST_WAIT_SECONDS = 0.05
+FIRST_WAIT_SECONDS = 0.02
+LONGEST_WAIT_SECONDS = 0.3
 
 _MOVING_ON = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED})
 _ENDED_UNDER_AN_UPDATE = "AcceptedUpdateCompletedWorkflow"
@@ -200,21 +203,20 @@ async def answer(update: WorkflowUpdateHandle[T]) -> T:
 
 
 async def _again_while_moving_on(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try again while the lane is between two workflow runs or two tries of a task; the caller bounds the time."""
     wait = FIRST_WAIT_SECONDS
-    for tries in range(1, RETRIES + 1):
+    while True:
         try:
             return await attempt()
         except LaneClosingError:
-            if tries == RETRIES:
-                raise
+            logger.debug("the lane is moving on; trying again in %.2f s", wait)
         except RPCError as error:
             if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
                 raise WorkersUnavailableError("the lane has too many updates in flight") from None
-            if error.status not in _MOVING_ON or tries == RETRIES:
+            if error.status not in _MOVING_ON:
                 raise
         await asyncio.sleep(wait)
-        wait *= 2
-    raise LaneClosingError("the lane kept moving on")
+        wait = min(wait * 2, LONGEST_WAIT_SECONDS)
 
 
 def as_turnlane_error(error: WorkflowUpdateFailedError) -> TurnlaneError:
