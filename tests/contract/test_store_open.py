@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 OPEN_IN_TWENTY_PROCESSES = """
 import asyncio, os, sys, traceback
+import turnlane.store.migrate  # once, before the fork: not twenty times
 from turnlane.store.sql import open_store
 
 async def main():
-    store = await open_store(sys.argv[1], busy_seconds=30)
+    store = await open_store(sys.argv[1], busy_seconds=60)
     await store.close()
 
 gate, gate_keeper = os.pipe()

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, inspect
 from turnlane.records.errors import StoreSchemaError
 from turnlane.store.revision import SCRIPTS as SCRIPTS
 from turnlane.store.revision import VERSION_TABLE as VERSION_TABLE
+from turnlane.store.revision import is_current
 
 
 def _config(connection: Connection | None, scripts: Path) -> Config:
@@ -42,10 +43,11 @@ def migrate(connection: Connection, scripts: Path = SCRIPTS) -> None:
     Raises `StoreSchemaError` and changes nothing when the store is of a revision that this release does
     not know, or holds tables of ours that no migration of ours made.
     """
-    found = _revision(connection)
-    _refuse_unknown(connection, found, scripts)
-    if found != newest_revision(scripts):
-        command.upgrade(_config(connection, scripts), "head")
+    if is_current(connection, scripts):
+        # Another process was first. The many that waited for it must not hold the slot for long.
+        return
+    _refuse_unknown(connection, _revision(connection), scripts)
+    command.upgrade(_config(connection, scripts), "head")
 
 
 def _refuse_unknown(connection: Connection, found: str | None, scripts: Path) -> None:

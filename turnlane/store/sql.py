@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine import URL
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.base import JsonObject
@@ -60,26 +60,26 @@ async def open_store(url_or_path: str | URL, *, busy_seconds: float = 5.0, clock
     return SqlStore(database, clock)
 
 
-def _migrate(connection: Connection) -> None:
-    """Migrate; only a store that needs it imports Alembic."""
-    from turnlane.store.migrate import migrate
-
-    migrate(connection)
-
-
 async def _bring_up(database: Database, busy_seconds: float) -> None:
     """Migrate unless the schema is current. Of many first openers one migrates and the others find it done."""
     deadline = monotonic() + busy_seconds
     while True:
         try:
             if not await database.read(is_current):
-                await database.write(_migrate)
+                await _migrate(database)
             return
         except StoreUnavailableError:
             # Turning a fresh file to WAL needs it alone, and SQLite does not wait for that by itself.
             if monotonic() >= deadline:
                 raise
             await asyncio.sleep(0.02)
+
+
+async def _migrate(database: Database) -> None:
+    """Migrate. Only a store that needs it imports Alembic, and does so before it takes the writer's slot."""
+    from turnlane.store.migrate import migrate
+
+    await database.write(migrate)
 
 
 class SqlStore:
