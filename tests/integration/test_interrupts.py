@@ -105,6 +105,17 @@ async def test_a_stale_revision_conflicts_and_stops_nothing(play: Play) -> None:
     assert ["success"] == await play.reasons(a)
 
 
+async def test_the_revision_that_a_checkpoint_made_is_not_stale(play: Play) -> None:
+    a = await play.submit("A")
+    (await play.stage.call(1)).say("Once upon")
+    await play.until_draft("Once upon")
+    seen = await play.run(a)
+    reply = await play.client.interrupt(play.conversation, run_id(a), expected_revision=seen.revision)
+
+    assert seen.revision + 1 == reply.run_revision
+    assert ["interrupted"] == await play.reasons(a)
+
+
 async def test_an_unknown_run_is_not_found(play: Play) -> None:
     a = await play.submit("A")
     await play.stage.call(1)

@@ -127,7 +127,7 @@ class LaneWork:
         view = await self._settled_view(request.conversation_id, request.run_id)
         if view is None:
             return RunStanding()
-        return RunStanding(terminal=terminal_of(view), state=view.run.state)
+        return RunStanding(terminal=terminal_of(view), state=view.run.state, revision=view.run.revision)
 
     async def _settled_view(self, conversation_id: str, run_id: str) -> RunView | None:
         view = await self._store.load_run(conversation_id, run_id)

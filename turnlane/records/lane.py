@@ -259,6 +259,7 @@ class RunStanding(Payload):
 
     terminal: Terminal | None = None
     state: RunState | None = None
+    revision: int | None = None
 
 
 class AdmissionQuery(Payload):

@@ -26,7 +26,7 @@ from turnlane.records.errors import (
     TurnlaneError,
     error_for,
 )
-from turnlane.records.lane import AgentFacts, HeadReceipt, NamedIds, ids_for_key
+from turnlane.records.lane import AgentFacts, HeadReceipt, LaneHead, NamedIds, ids_for_key
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import Message, MessageStatus, Role
 from turnlane.records.mutations import Landing
@@ -148,8 +148,18 @@ class Admissions:
         return prepared.inputs
 
     def _must_probe(self, pending: Pending) -> bool:
+        """Whether only the store can tell if the key was admitted before, or what became of its run."""
         head = self._core.head
-        return not head.receipts_complete and head.receipt(pending.input.key) is None
+        receipt = head.receipt(pending.input.key)
+        return not head.receipts_complete if receipt is None else self._state_of(_run_id(head, receipt)) is None
+
+    def _state_of(self, run_id: str) -> RunState | None:
+        """The state of a run, if it is active or its end is remembered."""
+        run = self._core.head.run(run_id)
+        if run is not None:
+            return run.state
+        end = self._core.ends.get(run_id)
+        return end.state if end is not None else None
 
     def _admit(self, pending: Pending, found: Policy | KnownReceipt | RefusedInput) -> None:
         core = self._core
@@ -246,23 +256,35 @@ class Admissions:
         self._answer(pending, admission)
 
     def _answer_duplicate(self, pending: Pending, receipt: HeadReceipt, known: KnownReceipt | None) -> None:
+        admission = self._recalled(receipt, known.run_state if known else RunState.COMPLETED)
+        self._core.outbox.after(lambda: self._answer(pending, admission), lambda error: self._refuse(pending, error))
+
+    def recall(self, key: str) -> Admission | None:
+        """What became of an input that was just sent: also after the lane moved to a fresh history."""
+        answered = self._core.admitted.get(key)
+        if answered is not None:
+            return answered
+        receipt = self._core.head.receipt(key)
+        if receipt is None or not self._core.outbox.is_empty:
+            return None
+        return self._recalled(receipt, RunState.COMPLETED)
+
+    def _recalled(self, receipt: HeadReceipt, forgotten: RunState) -> Admission:
+        """The admission behind a receipt; `forgotten` is the state of a run that the lane remembers no more."""
         core = self._core
         derived = ids_for_key(core.conversation_id, receipt.key)
-        run_id = receipt.run_id or derived.run_id
-        run = core.head.run(run_id)
-        end = core.ends.get(run_id)
-        admission = Admission(
+        run_id = _run_id(core.head, receipt)
+        return Admission(
             conversation_id=core.conversation_id,
             idempotency_key=receipt.key,
             input_message_id=receipt.input_message_id or derived.input_message_id,
             run_id=run_id,
             assistant_message_id=receipt.assistant_message_id or derived.assistant_message_id,
-            run_state=run.state if run else end.state if end else known.run_state if known else RunState.COMPLETED,
+            run_state=self._state_of(run_id) or forgotten,
             policy=Policy(receipt.policy),
             snapshot_version=core.head.version,
             duplicate=True,
         )
-        core.outbox.after(lambda: self._answer(pending, admission), lambda error: self._refuse(pending, error))
 
     def _answer(self, pending: Pending, admission: Admission) -> None:
         pending.reply = SubmitReply(admission=admission)
@@ -279,6 +301,10 @@ class Admissions:
         else:
             payload: JsonObject = {"key": pending.input.key, "code": error.code}
             self._core.note(LedgerKind.ADMISSION_REFUSED, payload)
+
+
+def _run_id(head: LaneHead, receipt: HeadReceipt) -> str:
+    return receipt.run_id or ids_for_key(head.conversation_id, receipt.key).run_id
 
 
 def _packed(known: KnownReceipt | None, key: str) -> HeadReceipt | None:

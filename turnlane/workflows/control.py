@@ -72,6 +72,7 @@ class Control:
         await self._opened()
         if self._core.outbox.lost is not None:
             raise as_failure(self._core.outbox.lost)
+        await self._catch_up(run_id, getattr(command, "expected_revision", None))
         answers: list[Answer] = []
         decision = self._decide(command, answers)
         if isinstance(decision, Refusal):
@@ -82,6 +83,15 @@ class Control:
             raise as_failure(answer)
         state = self._state_after(command, run_id)
         return ControlReply(run_id=run_id, state=state, head_version=answer.version, run_revision=answer.revision)
+
+    async def _catch_up(self, run_id: str | None, expected: int | None) -> None:
+        """Learn the revision of a run whose activities wrote since the lane last heard, if the caller saw that."""
+        run = self._core.head.run(run_id) if run_id is not None else None
+        if run is None or expected is None or expected <= run.revision:
+            return
+        standing = await self._waiting.standing(run.id)
+        if standing.revision is not None:
+            self._core.hear_revision(run.id, standing.revision)
 
     async def _refusal(self, refusal: Refusal, run_id: str | None) -> TurnlaneError:
         """The error for a refused command. A run that the head does not have may have ended: that is a conflict."""

@@ -99,6 +99,12 @@ class LaneCore:
         self.last_active = workflow.now()
         self.tell()
 
+    def hear_revision(self, run_id: str, revision: int) -> None:
+        """Take over a revision that the store gave to an activity's write, if the run is not ahead of it by now."""
+        run = self.head.run(run_id)
+        if run is not None and run.revision < revision:
+            self.head = observe(self.head, self.head.version, {run_id: revision})
+
     def note(self, kind: str, payload: JsonObject) -> None:
         """Append a ledger event, unless there is no conversation to append it to."""
         if not self.head.purged:

@@ -378,4 +378,4 @@ class ConversationLane:
     @workflow.query(name="admission")
     def query_admission(self, key: str) -> AdmissionQuery:
         """What became of an input that was just sent, by its key."""
-        return AdmissionQuery(admission=self._core.admitted.get(key))
+        return AdmissionQuery(admission=self._admissions.recall(key))
