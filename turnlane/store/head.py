@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from turnlane.records.admissions import Policy
 from turnlane.records.base import canonical_json
@@ -28,6 +28,24 @@ from turnlane.store.work import create_conversation, find_conversation, is_purge
 RUN_BYTES = 64 * KIB
 RECEIPT_BYTES = 48 * KIB
 RECEIPTS = 512
+
+_ABSORBING = RUN.alias()
+
+_RECENT_RECEIPTS = (
+    select(
+        ADMISSION,
+        RUN.c.absorbed_into_run_id,
+        _ABSORBING.c.assistant_message_id.label("absorbing_answer_id"),
+    )
+    .join(RUN, (RUN.c.conversation_id == ADMISSION.c.conversation_id) & (RUN.c.id == ADMISSION.c.run_id))
+    .outerjoin(
+        _ABSORBING,
+        (_ABSORBING.c.conversation_id == RUN.c.conversation_id) & (_ABSORBING.c.id == RUN.c.absorbed_into_run_id),
+    )
+    .where(ADMISSION.c.conversation_id == bindparam("conversation_id"))
+    .order_by(ADMISSION.c.version.desc())
+    .limit(RECEIPTS + 1)
+)
 
 
 def open_lane(
@@ -119,7 +137,7 @@ def _lane_run(row: RunRow, offered: tuple[str, ...]) -> LaneRun:
 
 
 def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str]]:
-    """Return, for each queued run, its inputs with the inject policy: until it starts, each is on offer."""
+    """Return, for each run that never started, its inputs with the inject policy: until then each is on offer."""
     query = (
         select(ADMISSION.c.run_id, ADMISSION.c.input_message_id)
         .join(RUN, (RUN.c.conversation_id == ADMISSION.c.conversation_id) & (RUN.c.id == ADMISSION.c.run_id))
@@ -127,6 +145,7 @@ def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str
             ADMISSION.c.conversation_id == conversation_id,
             ADMISSION.c.policy == Policy.INJECT,
             RUN.c.state == RunState.QUEUED,
+            RUN.c.execution_sequence.is_(None),
         )
         .order_by(ADMISSION.c.version)
     )
@@ -150,8 +169,7 @@ def _progress(row: RunRow) -> RunProgress:
 
 def _recent_receipts(connection: Connection, conversation_id: str) -> tuple[tuple[HeadReceipt, ...], bool]:
     """Return the last receipts, oldest first, and whether those are all there are."""
-    query = select(ADMISSION).where(ADMISSION.c.conversation_id == conversation_id)
-    rows = connection.execute(query.order_by(ADMISSION.c.version.desc()).limit(RECEIPTS + 1)).all()
+    rows = connection.execute(_RECENT_RECEIPTS, {"conversation_id": conversation_id}).all()
     kept: list[HeadReceipt] = []
     size = 0
     for row in rows[:RECEIPTS]:
@@ -164,8 +182,14 @@ def _recent_receipts(connection: Connection, conversation_id: str) -> tuple[tupl
 
 
 def _packed(conversation_id: str, row: Any) -> HeadReceipt:
-    """Pack a receipt: an id that follows from the key is left empty."""
+    """Pack a receipt: an id that follows from the key is left empty.
+
+    An absorbed input is answered by the run that absorbed it, so its receipt names that one, as the
+    head of the lane that saw it happen does.
+    """
     derived = ids_for_key(conversation_id, row.idempotency_key)
     named = (row.input_message_id, row.run_id, row.assistant_message_id)
     short = ["" if name == usual else name for name, usual in zip(named, derived, strict=True)]
+    if row.absorbed_into_run_id is not None:
+        short[1:] = row.absorbed_into_run_id, row.absorbing_answer_id
     return HeadReceipt(row.idempotency_key, row.content_digest, row.policy, row.version, *short)
