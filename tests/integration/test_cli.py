@@ -13,7 +13,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,6 +60,7 @@ class Cli:
     """The command line in a folder."""
 
     folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __call__(self, *arguments: str, stdin: str = "") -> Reply:
         """Run a verb in this process."""
@@ -78,7 +79,17 @@ class Cli:
         """Run a verb in a process of its own."""
         given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         command = [sys.executable, "-c", program, *arguments]
-        return subprocess.Popen(command, cwd=self.folder, env=environment(), text=True, **given)
+        process = subprocess.Popen(command, cwd=self.folder, env=environment(), text=True, **given)
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what a failed test left running."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        self.started.clear()
 
 
 def read_until(stream: IO[str], sign: str) -> str:
@@ -100,6 +111,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     try:
         told = json.loads(process.stdout.readline())
         assert process.pid == told["pid"]
+        cli.started.clear()
         yield cli
         process.send_signal(signal.SIGINT)
         assert 0 == process.wait(PATIENCE)
@@ -107,6 +119,13 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running(cli: Cli) -> Iterator[None]:
+    """However a test ends, what it started ends with it."""
+    yield
+    cli.end()
 
 
 def test_an_input_is_admitted_and_answered(cli: Cli) -> None:

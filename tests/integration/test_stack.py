@@ -25,6 +25,8 @@ from turnlane.store.bus_socket import SocketBus
 from turnlane.store.sql import open_store
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+"""Seconds that a busy machine may take. A submit must not turn into a signal meanwhile: that is another test's."""
 
 pytestmark = pytest.mark.server
 
@@ -162,9 +164,9 @@ def agent(name: str = "echo") -> Agent:
 
 async def test_a_stack_answers_and_leaves_nothing_running(config: DevConfig) -> None:
     async with Stack(config, agents=[agent()]) as stack:
-        client = await stack.client()
+        client = await stack.client(answer_seconds=PATIENCE)
         ticket = await client.submit("c", "a question")
-        result = await ticket.result(timeout=20)
+        result = await ticket.result(timeout=PATIENCE)
         pid, bus = stack.server.pid, stack.dev_file.bus
 
     assert "an answer" == result.text
@@ -180,7 +182,9 @@ async def test_other_processes_find_a_stack_and_share_its_bus(config: DevConfig,
         settings = resolve(environment=env, folder=tmp_path)
         assert settings.bus is not None and settings.store is not None
         store, bus = await open_store(settings.store), SocketBus(settings.bus)
-        client = await Turnlane.connect(settings.target, store=store, bus=bus, task_queue=settings.task_queue)
+        client = await Turnlane.connect(
+            settings.target, store=store, bus=bus, task_queue=settings.task_queue, answer_seconds=PATIENCE
+        )
         ticket = await client.submit("c", "a question")
         events = [event async for event in ticket.events()]
         await client.close()
@@ -198,8 +202,8 @@ async def test_a_conversation_goes_on_in_the_next_stack(config: DevConfig, tmp_p
     kept = config.model_copy(update={"temporal_db": tmp_path / "temporal.db"})
     for _ in range(2):
         async with Stack(kept, agents=[agent()]) as stack:
-            client = await stack.client()
-            await (await client.submit("c", "a question")).result(timeout=20)
+            client = await stack.client(answer_seconds=PATIENCE)
+            await (await client.submit("c", "a question")).result(timeout=PATIENCE)
             messages = (await client.messages("c")).items
 
     assert ["a question", "an answer"] * 2 == [message.text for message in messages]

@@ -79,14 +79,15 @@ class Stack:
     ) -> None:
         await self._stack.aclose()
 
-    async def client(self) -> Turnlane:
-        """Connect a client that ends with the stack."""
+    async def client(self, **options: Any) -> Turnlane:
+        """Connect a client that ends with the stack. `options` go to `Turnlane.connect`."""
         client = await Turnlane.connect(
             self.server.target,
             namespace=self.config.namespace,
             store=self.store,
             bus=self.bus,
             task_queue=self.config.task_queue,
+            **options,
         )
         self._stack.push_async_callback(client.close)
         return client
