@@ -94,7 +94,8 @@ class Input(Record):
 
 
 def parts_digest(role: Role, parts: tuple[InputPart, ...]) -> str:
-    """Return the digest of an input's role and content; the same whether it travels inline or as a blob."""
+    """Return the digest of an input's role and content. One that travels as a blob has the blob's own digest:
+    which way content travels follows from its size, so a resend goes the same way."""
     return digest([role.value, [part.model_dump(mode="json") for part in parts]])
 
 
