@@ -1,0 +1,350 @@
+"""Whole turns through a lane, with the real SDKs, against a server that speaks their formats and breaks them.
+
+The server judges each request as the strictest provider would, so a test that ends without a refusal has
+shown that what a lane projects after a fault, an interrupt or a tool call is legal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.conftest import Bench, Serve
+from tests.integration.stage import BOUND
+from turnlane.activities.providers.registry import Providers
+from turnlane.agent import Agent, tool
+from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
+from turnlane.client import Result, Ticket, Turnlane
+from turnlane.records.events import AssistantDeltaEvent, AttemptResetEvent
+from turnlane.records.lane import RetryFacts
+from turnlane.records.messages import ReasoningPart, ToolOutcome, ToolResultPart
+from turnlane.records.runs import FailureClass, TerminalReason
+from turnlane.records.usage import UNAVAILABLE, UNAVAILABLE_COST, Provenance, UsageValue
+from turnlane.testing.fault_plan import (
+    BadJson,
+    CutAfter,
+    Figures,
+    Gate,
+    HttpError,
+    Length,
+    Pass,
+    Reasoning,
+    Step,
+    StreamError,
+    ToolCalls,
+    ToolUse,
+    UsageMissing,
+)
+from turnlane.testing.fault_server import FaultServer
+from turnlane.testing.races import Barrier
+
+pytestmark = pytest.mark.server
+
+KEY_NAME = "FAULTS_TEST_KEY"
+WIRES: dict[str, type[Model]] = {"responses": OpenAIModel, "chat": OpenAIChatModel, "anthropic": AnthropicModel}
+SIGNED: dict[str, type[Model]] = {name: kind for name, kind in WIRES.items() if kind is not OpenAIChatModel}
+FIGURES = Figures(input_tokens=100, output_tokens=7)
+
+
+@tool(read_only=True)
+def look(at: str) -> str:
+    """Look at something."""
+    return f"{at} was seen"
+
+
+@dataclass
+class Talk:
+    """A conversation with an agent behind a faulty provider."""
+
+    client: Turnlane
+    conversation: str
+    server: FaultServer
+
+    async def submit(self, text: str) -> Ticket:
+        return await self.client.submit(self.conversation, text)
+
+    async def turn(self, text: str = "hi") -> Result:
+        return await (await self.submit(text)).result(BOUND)
+
+    @property
+    def bodies(self) -> list[Any]:
+        """The requests, none of which broke a rule."""
+        assert [] == [request.refusal for request in self.server.refusals]
+        return [request.body for request in self.server.requests]
+
+
+class Talks:
+    """Opens conversations, and closes what belongs to them when the test ends."""
+
+    def __init__(self, bench: Bench, serve: Serve, conversation: str, stack: AsyncExitStack) -> None:
+        self._bench = bench
+        self._serve = serve
+        self._conversation = conversation
+        self._stack = stack
+
+    async def open(self, kind: type[Model], *plan: Step, tools: Sequence[Any] = (look,), **model: Any) -> Talk:
+        """A conversation whose model answers by this plan."""
+        server = await self._stack.enter_async_context(FaultServer(plan))
+        base_url = server.anthropic_url if kind is AnthropicModel else server.openai_url
+        agent = Agent(
+            name="faulty",
+            model=kind(name="test-model", base_url=base_url, api_key_env=KEY_NAME, **model),
+            instructions="Be brief.",
+            tools=tools,
+            retry=RetryFacts(initial_seconds=0.01),
+        )
+        providers = Providers()
+        self._stack.push_async_callback(providers.aclose)
+        await self._serve(agent, providers=providers)
+        return Talk(self._bench.client(), self._conversation, server)
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """What is left open when a test ends, and outlives its worker."""
+    async with AsyncExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def talks(
+    stack: AsyncExitStack, bench: Bench, serve: Serve, conversation: str, monkeypatch: pytest.MonkeyPatch
+) -> Talks:
+    """Conversations with faulty providers."""
+    monkeypatch.setenv(KEY_NAME, "sk-faults-test")
+    return Talks(bench, serve, conversation, stack)
+
+
+@pytest.fixture(params=list(WIRES.values()), ids=list(WIRES))
+def kind(request: pytest.FixtureRequest) -> type[Model]:
+    """Each wire protocol in turn."""
+    chosen: type[Model] = request.param
+    return chosen
+
+
+def computed(value: int) -> UsageValue:
+    return UsageValue(value=value, provenance=Provenance.COMPUTED)
+
+
+# --- turns without a fault ----------------------------------------------------------------------
+
+
+async def test_a_plain_turn(talks: Talks, kind: type[Model]) -> None:
+    talk = await talks.open(kind, Pass("hello there", chunks=3, usage=FIGURES))
+
+    result = await talk.turn()
+
+    assert (TerminalReason.SUCCESS, "hello there") == (result.reason, result.text)
+    assert 1 == len(talk.bodies)
+    assert result.usage is not None
+    assert (computed(100), computed(7)) == (result.usage.input_tokens, result.usage.output_tokens)
+
+
+async def test_parallel_calls_in_fragments_are_run_and_answered_in_order(talks: Talks, kind: type[Model]) -> None:
+    calls = [ToolUse("look", {"at": "one"}), ToolUse("look", {"at": "two"})]
+    first = ToolCalls(calls, text="Let me look.", fragments=3, interleaved=True, usage=FIGURES)
+    talk = await talks.open(kind, first, Pass("both", usage=FIGURES))
+
+    result = await talk.turn()
+
+    assert (TerminalReason.SUCCESS, "Let me look.both") == (result.reason, result.text)
+    assert ["one was seen", "two was seen"] == _outputs(result)
+    sent = json.dumps(talk.bodies[1])
+    assert 0 < sent.index("one was seen") < sent.index("two was seen")
+    assert result.usage is not None
+    assert computed(200) == result.usage.input_tokens
+
+
+def _outputs(result: Result) -> list[Any]:
+    assert result.message is not None
+    return [part.output for part in result.message.parts if isinstance(part, ToolResultPart)]
+
+
+@pytest.mark.parametrize("signed", list(SIGNED.values()), ids=list(SIGNED))
+async def test_signed_thinking_goes_back_byte_for_byte_in_the_next_step_and_the_next_turn(
+    talks: Talks, signed: type[Model]
+) -> None:
+    thought = Reasoning("  hm, ünïcode \n")
+    plan = (ToolCalls([ToolUse("look", {"at": "it"})], reasoning=thought), Pass("so", reasoning="and"), Pass("bye"))
+    extra = {"thinking": {"type": "enabled", "budget_tokens": 1024}} if signed is AnthropicModel else {}
+    talk = await talks.open(signed, *plan, extra=extra)
+
+    first = await talk.turn()
+    second = await talk.turn("go on")
+
+    assert (TerminalReason.SUCCESS, TerminalReason.SUCCESS) == (first.reason, second.reason)
+    assert first.message is not None
+    kept = [part for part in first.message.parts if isinstance(part, ReasoningPart) and part.provider is not None]
+    next_step, next_turn = _thinking(talk.bodies[1]), _thinking(talk.bodies[2])
+    assert (1, 2, 2) == (len(next_step), len(next_turn), len(kept))
+    assert json.dumps(next_step[0]) == json.dumps(next_turn[0])
+    assert "hm, ünïcode" in kept[0].text
+
+
+def _thinking(body: Any) -> list[Any]:
+    """The thinking in a request, as it stands there."""
+    items = body.get("input") or [block for message in body["messages"] for block in message["content"]]
+    return [item for item in items if isinstance(item, dict) and item.get("type") in ("reasoning", "thinking")]
+
+
+# --- faults that pass ---------------------------------------------------------------------------
+
+PASSING: dict[str, Step] = {
+    "500": HttpError(500),
+    "529": HttpError(529, code="overloaded_error"),
+    "cut": CutAfter(events=5, of=Pass("words that are lost", chunks=9)),
+    "ended early": CutAfter(events=5, of=Pass("words that are lost", chunks=9), clean=True),
+    "overloaded in the stream": StreamError("overloaded_error", after=5, of=Pass("words that are lost", chunks=9)),
+}
+
+
+@pytest.mark.parametrize("fault", list(PASSING.values()), ids=list(PASSING))
+async def test_a_fault_that_passes_costs_one_attempt(talks: Talks, kind: type[Model], fault: Step) -> None:
+    talk = await talks.open(kind, fault, Pass("the answer"))
+
+    ticket = await talk.submit("hi")
+    heard = [event async for event in ticket.events()]
+    result = await ticket.result(BOUND)
+
+    assert (TerminalReason.SUCCESS, "the answer") == (result.reason, result.text)
+    first, second = talk.bodies
+    assert first == second
+    (reset,) = [event for event in heard if isinstance(event, AttemptResetEvent)]
+    after = [event.text_delta for event in heard[heard.index(reset) :] if isinstance(event, AssistantDeltaEvent)]
+    assert "the answer" == "".join(after)
+
+
+async def test_a_fault_after_a_tool_call_does_not_make_the_call_again(talks: Talks, kind: type[Model]) -> None:
+    made: list[str] = []
+
+    @tool
+    def charge() -> str:
+        """Charge."""
+        made.append("charge")
+        return "charged"
+
+    plan = (ToolCalls([ToolUse("charge")]), HttpError(500), HttpError(503), Pass("done"))
+    talk = await talks.open(kind, *plan, tools=(charge,))
+
+    result = await talk.turn()
+
+    assert (TerminalReason.SUCCESS, "done", ["charged"]) == (result.reason, result.text, _outputs(result))
+    assert (["charge"], 4) == (made, len(talk.bodies))
+
+
+async def test_a_provider_that_names_a_time_is_not_asked_before(talks: Talks, kind: type[Model]) -> None:
+    talk = await talks.open(kind, HttpError(429, {"retry-after": "1"}), Pass("now"))
+
+    result = await talk.turn()
+
+    first, second = talk.server.requests
+    assert (TerminalReason.SUCCESS, "now") == (result.reason, result.text)
+    assert second.arrived_at - first.arrived_at >= 1.0
+
+
+# --- faults that stay ---------------------------------------------------------------------------
+
+
+async def test_a_refused_key_ends_the_run_after_one_request(talks: Talks, kind: type[Model]) -> None:
+    talk = await talks.open(kind, HttpError(401), Pass("never"))
+
+    result = await talk.turn()
+
+    assert TerminalReason.PROVIDER_FAILURE is result.reason
+    assert result.failure is not None
+    assert (FailureClass.AUTHENTICATION, 401) == (result.failure.failure_class, result.failure.status)
+    assert 1 == len(talk.bodies)
+
+
+async def test_an_answer_that_is_no_json_is_a_malformed_response(talks: Talks, kind: type[Model]) -> None:
+    talk = await talks.open(kind, BadJson(Pass("never", chunks=3)))
+
+    result = await talk.turn()
+
+    assert TerminalReason.PROVIDER_FAILURE is result.reason
+    assert result.failure is not None
+    assert FailureClass.MALFORMED_RESPONSE is result.failure.failure_class
+
+
+async def test_usage_that_was_not_reported_is_unavailable(talks: Talks, kind: type[Model]) -> None:
+    talk = await talks.open(kind, UsageMissing(Pass("hello")))
+
+    result = await talk.turn()
+
+    assert TerminalReason.SUCCESS is result.reason
+    assert result.usage is not None
+    assert (UNAVAILABLE, UNAVAILABLE_COST) == (result.usage.output_tokens, result.usage.cost)
+
+
+async def test_an_attempt_that_reported_nothing_makes_the_total_a_floor(talks: Talks, kind: type[Model]) -> None:
+    talk = await talks.open(kind, HttpError(500), Pass("hello", usage=FIGURES))
+
+    result = await talk.turn()
+
+    assert result.usage is not None
+    assert (computed(7), UNAVAILABLE_COST) == (result.usage.output_tokens, result.usage.cost)
+
+
+async def test_an_output_limit_in_a_call_runs_nothing_and_the_next_turn_is_legal(
+    talks: Talks, kind: type[Model]
+) -> None:
+    talk = await talks.open(kind, Length(calls=[ToolUse("look", {"at": "somewhere"})]), Pass("better"))
+
+    cut = await talk.turn()
+    after = await talk.turn("again")
+
+    assert TerminalReason.PROVIDER_STOP is cut.reason
+    assert (TerminalReason.SUCCESS, "better", 2) == (after.reason, after.text, len(talk.bodies))
+
+
+# --- interrupts ---------------------------------------------------------------------------------
+
+
+async def test_a_turn_after_an_interrupted_stream_is_legal(talks: Talks, kind: type[Model]) -> None:
+    gate = Gate(of=Pass("words that are heard, and more", chunks=30, reasoning="hm"), after=20)
+    talk = await talks.open(kind, gate, Pass("and now"))
+    ticket = await talk.submit("hi")
+    async for event in ticket.events():
+        if isinstance(event, AssistantDeltaEvent):
+            break
+
+    await talk.client.interrupt(talk.conversation)
+    cut = await ticket.result(BOUND)
+    after = await talk.turn("go on")
+
+    assert TerminalReason.INTERRUPTED is cut.reason
+    assert cut.text and "words that are heard, and more".startswith(cut.text)
+    assert (TerminalReason.SUCCESS, "and now", 2) == (after.reason, after.text, len(talk.bodies))
+    assert cut.text in json.dumps(talk.bodies[1])
+    async with asyncio.timeout(BOUND):
+        await talk.server.requests[0].finished.wait()
+    assert talk.server.requests[0].client_left
+
+
+async def test_a_turn_after_an_interrupted_call_is_legal(talks: Talks, kind: type[Model]) -> None:
+    hold = Barrier("hold", BOUND)
+
+    @tool
+    async def wait() -> None:
+        """Wait until somebody says so."""
+        await hold.wait()
+
+    calls = ToolCalls([ToolUse("look", {"at": "it"}), ToolUse("wait")], reasoning=Reasoning("hm"))
+    talk = await talks.open(kind, calls, Pass("and now"), tools=(look, wait))
+    ticket = await talk.submit("hi")
+    await hold.until_reached()
+
+    await talk.client.interrupt(talk.conversation)
+    cut = await ticket.result(BOUND)
+    after = await talk.turn("go on")
+
+    assert cut.message is not None
+    outcomes = [part.outcome for part in cut.message.parts if isinstance(part, ToolResultPart)]
+    assert (TerminalReason.INTERRUPTED, ToolOutcome.INTERRUPTED) == (cut.reason, outcomes[-1])
+    assert (TerminalReason.SUCCESS, "and now", 2) == (after.reason, after.text, len(talk.bodies))
