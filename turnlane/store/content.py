@@ -78,15 +78,19 @@ def gather(rows: Iterable[Any]) -> list[StoredMessage]:
     return [StoredMessage(cast(MessageRow, row), tuple(pieces)) for row, pieces in gathered.values()]
 
 
-_BY_ID = select_content().where(
-    MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id.in_(bindparam("ids", expanding=True))
-)
+_OF_CONVERSATION = select_content().where(MESSAGE.c.conversation_id == bindparam("conversation_id"))
+_ONE = _OF_CONVERSATION.where(MESSAGE.c.id == bindparam("name"))
+_SOME = _OF_CONVERSATION.where(MESSAGE.c.id.in_(bindparam("names", expanding=True)))
 
 
 def load_messages(connection: Connection, conversation_id: str, ids: Sequence[str]) -> dict[str, StoredMessage]:
     """Return the messages that exist among `ids`."""
+    if len(ids) == 1:
+        # The usual case has a statement of its own: a list's is put together anew at each use.
+        one = connection.execute(_ONE, {"conversation_id": conversation_id, "name": ids[0]})
+        return {stored.row.id: stored for stored in gather(one)}
     found: dict[str, StoredMessage] = {}
     for start in range(0, len(ids), _CHUNK):
-        chunk = {"conversation_id": conversation_id, "ids": ids[start : start + _CHUNK]}
-        found |= {stored.row.id: stored for stored in gather(connection.execute(_BY_ID, chunk))}
+        chunk = {"conversation_id": conversation_id, "names": ids[start : start + _CHUNK]}
+        found |= {stored.row.id: stored for stored in gather(connection.execute(_SOME, chunk))}
     return found

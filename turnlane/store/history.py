@@ -32,6 +32,22 @@ _UP_TO = (
     )
 )
 
+_OWN_POSITION = (
+    select(MESSAGE.c.position)
+    .join(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id))
+    .where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
+)
+
+_RUN_AND_CONVERSATION = (
+    select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant)
+    .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
+    .where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
+)
+
+_METADATA = select(MESSAGE.c.details).where(
+    MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id == bindparam("message")
+)
+
 
 def load_history(
     connection: Connection, conversation_id: str, run_id: str, extra: Sequence[str]
@@ -45,15 +61,7 @@ def load_history(
 
 
 def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:
-    query = (
-        select(MESSAGE.c.position)
-        .join(
-            RUN,
-            and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id),
-        )
-        .where(RUN.c.conversation_id == conversation_id, RUN.c.id == run_id)
-    )
-    position = connection.execute(query).scalar()
+    position = connection.execute(_OWN_POSITION, {"conversation_id": conversation_id, "run": run_id}).scalar()
     if position is None:
         raise RunNotFoundError("the conversation has no such run, or it has not started", run_id=run_id)
     return int(position)
@@ -89,17 +97,12 @@ def _step(step: int, pieces: tuple[Segment, ...]) -> HistoryStep:
 
 def load_run_context(connection: Connection, conversation_id: str, run_id: str) -> RunContext | None:
     """Return a run, its conversation's agent, and what its first input came with."""
-    query = (
-        select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant)
-        .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
-        .where(RUN.c.conversation_id == conversation_id, RUN.c.id == run_id)
-    )
-    found = connection.execute(query).first()
+    found = connection.execute(_RUN_AND_CONVERSATION, {"conversation_id": conversation_id, "run": run_id}).first()
     if found is None:
         return None
     run = run_record(cast(RunRow, found))
-    first = and_(MESSAGE.c.conversation_id == conversation_id, MESSAGE.c.id == load_ids(found.input_ids)[0])
-    metadata = connection.execute(select(MESSAGE.c.details).where(first)).scalar()
+    first = {"conversation_id": conversation_id, "message": load_ids(found.input_ids)[0]}
+    metadata = connection.execute(_METADATA, first).scalar()
     return RunContext(
         run=run,
         agent=found.agent,

@@ -12,17 +12,18 @@ from turnlane.store.content import gather, load_messages, select_content
 from turnlane.store.pages import check_limit, read_cursor, write_cursor
 from turnlane.store.protocol import MessagePage, StoredReceipt
 from turnlane.store.rows import fetch, in_queue_order, run_record, select_active
-from turnlane.store.tables import ADMISSION, CONVERSATION, MESSAGE, RUN, ConversationRow, RunRow
+from turnlane.store.statements import find_row
+from turnlane.store.tables import ADMISSION, MESSAGE, RUN, ConversationRow, RunRow
 
 CHUNK = 500
 
 
 def find_visible(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationRow | None:
     """Return a conversation that exists for the reader: something was committed, and the tenant is its own."""
-    query = select(CONVERSATION).where(CONVERSATION.c.id == conversation_id, CONVERSATION.c.version > 0)
-    if tenant is not None:
-        query = query.where(CONVERSATION.c.tenant == tenant)
-    return next(iter(fetch(connection, query, ConversationRow)), None)
+    head = find_row(connection, ConversationRow, conversation_id)
+    if head is None or head.version == 0 or (tenant is not None and head.tenant != tenant):
+        return None
+    return head
 
 
 def load_snapshot(connection: Connection, conversation_id: str, tenant: str | None) -> Snapshot:
@@ -55,8 +56,7 @@ def load_snapshot(connection: Connection, conversation_id: str, tenant: str | No
 def load_run(connection: Connection, conversation_id: str, run_id: str, tenant: str | None) -> RunView | None:
     """Return a run at the conversation's version, with its answer once it has ended."""
     head = find_visible(connection, conversation_id, tenant)
-    query = select(RUN).where(RUN.c.conversation_id == conversation_id, RUN.c.id == run_id)
-    row = next(iter(fetch(connection, query, RunRow)), None)
+    row = find_row(connection, RunRow, conversation_id, run_id)
     if head is None or row is None:
         return None
     run = run_record(row)
