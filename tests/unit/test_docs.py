@@ -152,7 +152,7 @@ def test_defaults_in_the_reference_are_those_of_the_code(section: str, model: ty
     defaults = {name: field.default for name, field in model.model_fields.items()}
     expected = {name: str(value).lower().removesuffix(".0") for name, value in defaults.items()}
 
-    assert expected == dict(table(REFERENCE, "field", 2, section))
+    assert expected == {row[0]: row[1] for row in table(REFERENCE, "field", 2, section)}
 
 
 def test_every_environment_variable_of_the_reference_is_read_somewhere() -> None:
