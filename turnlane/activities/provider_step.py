@@ -317,7 +317,7 @@ class _Step:
 
     async def _cut_short(self) -> StepOutcome:
         """The activity was cancelled. Only an abort ends the step; a worker's shutdown moves it elsewhere."""
-        cut = why_cut()
+        cut = await why_cut(self._store, self._fence)
         if cut is Cut.ABORT:
             return await self._end(StepEnd.ABORTED, OperationPhase.CANCELLED, None)
         if cut is Cut.SHUTDOWN:

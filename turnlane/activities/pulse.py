@@ -9,6 +9,11 @@ from enum import StrEnum
 
 from temporalio import activity
 
+from turnlane.activities.failing import persist
+from turnlane.records.runs import RunState
+from turnlane.records.steps import Fence
+from turnlane.store.protocol import Store
+
 BEAT_SECONDS = 2.0
 
 
@@ -38,11 +43,12 @@ class Cut(StrEnum):
     LOST = "lost"
 
 
-def why_cut() -> Cut:
+async def why_cut(store: Store, fence: Fence) -> Cut:
     """Tell why this activity is being cancelled, and let it await again for its last words.
 
     `ABORT`: the lane asked. `SHUTDOWN`: its worker is going away, which aborts nothing. `LOST`: the server
-    has given this attempt up, so whatever it still writes is stale.
+    has given this attempt up, or the lane was terminated: what this attempt still writes is not its run's.
+    A terminated lane cancels its activities just as one that asks, but a lane asks in the store first.
     """
     task = asyncio.current_task()
     if task is not None:
@@ -50,6 +56,7 @@ def why_cut() -> Cut:
     details = activity.cancellation_details()
     if activity.is_worker_shutdown():
         return Cut.SHUTDOWN
-    if details is not None and details.cancel_requested:
-        return Cut.ABORT
-    return Cut.LOST
+    if details is None or not details.cancel_requested:
+        return Cut.LOST
+    found = await persist(lambda: store.load_run_context(fence.conversation_id, fence.run_id))
+    return Cut.LOST if found is not None and found.run.state is RunState.RUNNING else Cut.ABORT

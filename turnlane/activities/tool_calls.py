@@ -23,7 +23,7 @@ from turnlane.agent.tools import Tool, ToolContext, ToolReply, bounded_output
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.events import ToolStatus
 from turnlane.records.messages import ControlReason, ToolOutcome, ToolResultPart
-from turnlane.records.steps import CallOutcome, CallRequest
+from turnlane.records.steps import CallOutcome, CallRequest, Fence
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import CallStart, RunContext, Store
 
@@ -87,7 +87,7 @@ class ToolCalls:
             return _error(request, "UNKNOWN_TOOL", "there is no tool of this name here")
         if start.started_before and tool.max_attempts == 1:
             return _error(request, "OUTCOME_UNKNOWN", LOST_CALL_MESSAGES["OUTCOME_UNKNOWN"])
-        reply = await self._invoke(tool, _context(request, run, attempt), start)
+        reply = await self._invoke(tool, _context(request, run, attempt), start, fence)
         return ToolResultPart(
             call_id=request.call_id,
             tool_name=request.tool_name,
@@ -95,18 +95,18 @@ class ToolCalls:
             output=bounded_output(reply.output, agent.limits.tool_output_bytes),
         )
 
-    async def _invoke(self, tool: Tool, context: ToolContext, start: CallStart) -> ToolReply:
+    async def _invoke(self, tool: Tool, context: ToolContext, start: CallStart, fence: Fence) -> ToolReply:
         try:
             async with asyncio.timeout(tool.timeout):
                 return await tool.invoke(context, start.input)
         except TimeoutError:
             return ToolReply(ToolOutcome.ERROR, coded("TIMEOUT", LOST_CALL_MESSAGES["TIMEOUT"]), "TIMEOUT")
         except asyncio.CancelledError:
-            return self._cut_short(tool)
+            return await self._cut_short(tool, fence)
 
-    def _cut_short(self, tool: Tool) -> ToolReply:
+    async def _cut_short(self, tool: Tool, fence: Fence) -> ToolReply:
         """The call was cancelled while the tool ran."""
-        cut = why_cut()
+        cut = await why_cut(self._store, fence)
         if cut is Cut.LOST:
             raise asyncio.CancelledError
         if cut is Cut.SHUTDOWN and tool.max_attempts > 1:

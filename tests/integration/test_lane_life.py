@@ -1,0 +1,357 @@
+"""The life of a lane: it moves to fresh histories, rests, is lost, cancelled and reset, and nothing is lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from tests.conftest import Bench, Serve
+from tests.integration.play import Play, open_play, run_id
+from tests.integration.stage import BOUND, until
+from turnlane.agent import tool
+from turnlane.client import Ticket
+from turnlane.records.lane import LaneSettings, LaneStart, RunRequest
+from turnlane.records.messages import ToolOutcome, ToolResultPart
+from turnlane.records.runs import RunState
+
+pytestmark = pytest.mark.server
+
+LOOK = ("c1", "look", "{}")
+
+
+async def current(play: Play) -> str | None:
+    """The history that the lane has now."""
+    return (await play.lane.describe()).run_id
+
+
+async def are_duplicates(tickets: list[Ticket]) -> bool:
+    return all(ticket.admission is not None and ticket.admission.duplicate for ticket in tickets)
+
+
+# --- fresh histories ----------------------------------------------------------------------------
+
+
+async def test_inputs_in_a_hurry_outlive_fresh_histories(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation, settings=LaneSettings(events_between_runs=60))
+    play.stage.play()
+    names = [f"input {number:02}" for number in range(20)]
+    await play.submit("first")
+    first = await current(play)
+    tickets = await asyncio.gather(*(play.submit(name) for name in names))
+    results = await asyncio.gather(*(ticket.result(BOUND) for ticket in tickets))
+    order = {name: result.run.admission_order for name, result in zip(names, results, strict=True) if result.run}
+    again = [await play.submit(name) for name in names]
+
+    assert first != await current(play)
+    assert list(range(2, 22)) == sorted(order.values())
+    assert ["first", *sorted(names, key=order.__getitem__)] == await play.answered()
+    assert [f"answer to {name}" for name in names] == [result.text for result in results]
+    assert await are_duplicates(again)
+    assert 21 == len(play.stage.calls)
+
+
+async def test_a_long_run_goes_on_in_a_fresh_history_between_its_steps(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    made: list[str] = []
+
+    @tool
+    def mark(name: str) -> str:
+        """Make a mark."""
+        made.append(name)
+        return name
+
+    play = await open_play(bench, serve, conversation, tools=[mark], settings=LaneSettings(events_between_steps=40))
+    a = await play.submit("A")
+    first = await current(play)
+    names = [f"m{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        (await play.stage.call(number + 1)).use((name, "mark", f'{{"name": "{name}"}}'))
+        if number == 2:
+            b = await play.submit("B", "inject")
+    play.stage.play()
+    run = (await a.result(BOUND)).run
+
+    assert first != await current(play)
+    assert names == made
+    assert 1 == len({call.request.run_id for call in play.stage.calls})
+    assert list(range(13)) == [call.request.step for call in play.stage.calls]
+    assert [1] * 10 == [call.heard.count(("user", "B")) for call in play.stage.calls[3:]]
+    assert run is not None
+    assert 1 == run.fencing_token
+    assert run_id(a) == (await b.result(BOUND)).run_id
+    assert await are_duplicates([await play.submit("A"), await play.submit("B")])
+
+
+async def test_constant_signals_do_not_keep_a_lane_in_its_history(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, settings=LaneSettings(events_between_runs=100))
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    first = await current(play)
+
+    async def pester() -> None:
+        while True:
+            await play.lane.signal("interrupt", RunRequest(run_id="nobody"))
+            await asyncio.sleep(0.1)
+
+    async def has_moved_on() -> bool:
+        return await current(play) != first
+
+    pest = asyncio.create_task(pester())
+    try:
+        await until(has_moved_on)
+    finally:
+        pest.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await pest
+    b = await play.submit("B")
+
+    assert ["success"] == await play.reasons(b)
+    assert ["A", "B"] == await play.answered()
+
+
+async def test_a_long_queue_keeps_its_order_over_fresh_histories(bench: Bench, serve: Serve, conversation: str) -> None:
+    settings = LaneSettings(events_between_runs=30, carried_head_bytes=1000)
+    play = await open_play(bench, serve, conversation, settings=settings)
+    await play.submit("first")
+    await play.stage.call(1)
+    before = await current(play)
+    names = [f"input {number:03}" for number in range(300)]
+    tickets = [await play.submit(name, via="signal") for name in names]
+    await tickets[-1].admitted(BOUND)
+    urgent = await play.submit("urgent", "interrupt-next")
+    for number in range(2, 7):
+        (await play.stage.call(number)).answer("Yes.")
+    await play.stage.call(7)
+    waiting = [line.run_id for line in await play.client.lane_runs(conversation)]
+    expected = [(await ticket.admitted(BOUND)).run_id for ticket in tickets[4:]]
+
+    assert before != await current(play)
+    assert ["first", "urgent", *names[:5]] == play.asked
+    assert ["success"] == await play.reasons(urgent)
+    assert expected == waiting
+
+
+# --- rest ---------------------------------------------------------------------------------------
+
+
+async def test_a_lane_that_rested_goes_on_where_it_was(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation, settings=LaneSettings(idle_close_seconds=1))
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    report = await asyncio.wait_for(play.lane.result(), BOUND)
+    b = await play.submit("B")
+    await b.result(BOUND)
+
+    assert "idle" == report["outcome"]
+    assert [("user", "A"), ("assistant", "answer to A"), ("user", "B")] == play.stage.calls[1].heard
+    assert await are_duplicates([await play.submit("A"), await play.submit("B")])
+    assert 2 == len(play.stage.calls)
+
+
+async def test_a_lane_does_not_rest_while_it_works(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation, settings=LaneSettings(idle_close_seconds=0.2))
+    a = await play.submit("A")
+    first = await current(play)
+    call = await play.stage.call(1)
+    timers = await until(lambda: _fired_timers(play))
+    call.answer("Late.")
+
+    assert timers
+    assert "Late." == (await a.result(BOUND)).text
+    assert first == (await asyncio.wait_for(_last_run(play), BOUND))
+
+
+async def _fired_timers(play: Play) -> list[int]:
+    fired = EventType.EVENT_TYPE_TIMER_FIRED
+    return [event.event_id async for event in play.lane.fetch_history_events() if event.event_type == fired]
+
+
+async def _last_run(play: Play) -> str | None:
+    await play.lane.result()
+    return await current(play)
+
+
+# --- loss ---------------------------------------------------------------------------------------
+
+
+async def test_a_lost_lane_runs_nothing_twice_and_answers_what_waited(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    made: list[str] = []
+
+    @tool
+    def mark() -> str:
+        """Make a mark."""
+        made.append("mark")
+        return "made"
+
+    play = await open_play(bench, serve, conversation, tools=[mark])
+    a = await play.submit("A")
+    (await play.stage.call(1)).use(("c1", "mark", "{}"))
+    await play.stage.call(2)
+    b = await play.submit("B")
+    await play.lane.terminate("a test loses it")
+    c = await play.submit("C")
+    third = await play.stage.call(3)
+    play.stage.play()
+
+    assert ["success"] * 3 == await play.reasons(a, b, c)
+    assert ["mark"] == made
+    assert (run_id(a), 1) == (third.request.run_id, third.request.step)
+    assert [("user", "A"), ("assistant", "c1"), ("tool", "c1")] == third.heard
+    assert ["A", "B", "C"] == await play.answered()
+
+
+async def test_a_call_that_was_under_way_in_a_lost_lane_is_not_made_again(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+    made: list[str] = []
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        made.append("payment")
+        begun.set()
+        await never.wait()
+        return "paid"
+
+    play = await open_play(bench, serve, conversation, tools=[pay])
+    a = await play.submit("A")
+    (await play.stage.call(1)).use(("c1", "pay", "{}"))
+    await asyncio.wait_for(begun.wait(), BOUND)
+    await play.lane.terminate("a test loses it")
+    b = await play.submit("B")
+    play.stage.play()
+    ended = await a.result(BOUND)
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert ["payment"] == made
+    assert ended.message is not None
+    results = [part for part in ended.message.parts if isinstance(part, ToolResultPart)]
+    assert [(ToolOutcome.ERROR, "OUTCOME_UNKNOWN")] == [(part.outcome, part.output["error"]) for part in results]  # type: ignore[index,call-overload]
+
+
+async def test_a_lane_that_was_asked_to_stop_when_it_was_lost_stops(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step")
+    assert play.held is not None
+    a = await play.submit("A")
+    await play.stage.call(1)
+    await play.client.interrupt(conversation, run_id(a))
+    await play.held.barrier.until_reached()
+    await play.lane.terminate("a test loses it")
+    play.held.barrier.release()
+    b = await play.submit("B")
+    play.stage.play()
+
+    assert ["interrupted", "success"] == await play.reasons(a, b)
+    assert ["A", "B"] == play.asked
+
+
+async def test_a_cancelled_lane_ends_its_run_as_shut_down_and_keeps_its_queue(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation)
+    a = await play.submit("A")
+    await play.stage.call(1)
+    b = await play.submit("B")
+    await play.lane.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(play.lane.result(), BOUND)
+    waiting = await play.run(b)
+    c = await play.submit("C")
+    play.stage.play()
+
+    assert RunState.QUEUED is waiting.state
+    assert ["shutdown", "success", "success"] == await play.reasons(a, b, c)
+    assert ["A", "B", "C"] == play.asked
+
+
+async def test_an_idle_lane_that_is_cancelled_loses_nothing(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation)
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    await play.lane.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(play.lane.result(), BOUND)
+    b = await play.submit("B")
+
+    assert ["success"] == await play.reasons(b)
+    assert await are_duplicates([await play.submit("A")])
+
+
+# --- reset --------------------------------------------------------------------------------------
+
+
+async def test_a_reset_to_the_first_task_admits_nothing_again(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation)
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    await (await play.submit("B", via="signal")).result(BOUND)
+    before = await play.messages()
+    first = await current(play)
+    await _reset(play)
+    c = await play.submit("C")
+    await c.result(BOUND)
+    after = await play.messages()
+
+    assert first != await current(play)
+    assert before == after[: len(before)]
+    assert ["A", "B", "C"] == await play.answered()
+    assert 3 == len(play.stage.calls)
+
+
+async def _reset(play: Play) -> None:
+    """Reset the lane to its first workflow task, as an operator would; what came in later is applied again."""
+    lane = await play.lane.describe()
+    tasks = [
+        event.event_id
+        async for event in play.lane.fetch_history_events()
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ]
+    await play.bench.temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=play.bench.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=lane.id, run_id=lane.run_id),
+            reason="a test",
+            workflow_task_finish_event_id=tasks[0],
+            request_id=uuid.uuid4().hex,
+        )
+    )
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def play(bench: Bench, serve: Serve, conversation: str) -> AsyncIterator[Play]:
+    """A conversation with a model that is held; what is still held when the test ends is let go."""
+    opened = await open_play(bench, serve, conversation)
+    yield opened
+    opened.stage.play()
+
+
+async def test_a_lane_under_another_name_than_its_conversations_does_not_run(play: Play) -> None:
+    start = LaneStart(conversation_id=play.conversation)
+    wrong = await play.bench.temporal.start_workflow(
+        "ConversationLane", start, id=f"other/{play.conversation}", task_queue=play.bench.task_queue
+    )
+    with pytest.raises(WorkflowFailureError) as caught:
+        await asyncio.wait_for(wrong.result(), BOUND)
+
+    assert isinstance(caught.value.cause, ApplicationError)
+    assert "INVALID_INPUT" == caught.value.cause.type
