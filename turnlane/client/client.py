@@ -29,6 +29,7 @@ from turnlane.records.errors import (
     InvalidInputError,
     RunConflictError,
     StoreRequiredError,
+    TemporalUnavailableError,
     TurnlaneError,
     WorkersUnavailableError,
 )
@@ -221,10 +222,16 @@ class Turnlane:
         except NoLane:
             raise RunConflictError("no run is running") from None
         except WorkersUnavailableError:
-            await self._lanes.handle(conversation_id).signal("interrupt", request)
+            await self._interrupt_later(conversation_id, request)
             raise WorkersUnavailableError(
                 "no worker answered; the interrupt is durable as a signal and acts when one is up"
             ) from None
+
+    async def _interrupt_later(self, conversation_id: str, request: RunRequest) -> None:
+        try:
+            await self._lanes.signal(conversation_id, "interrupt", request)
+        except NoLane:
+            raise RunConflictError("no run is running") from None
 
     async def stop(self, conversation_id: str) -> bool:
         """Ask the run in flight to stop. False when there is none."""
@@ -323,14 +330,22 @@ class Turnlane:
 
 
 async def connect_temporal(target: str | None = None, *, namespace: str | None = None, **options: Any) -> Client:
-    """Connect to Temporal by its environment configuration, with what is given here on top."""
+    """Connect to Temporal by its environment configuration, with what is given here on top.
+
+    Raises `TemporalUnavailableError` when nobody answers there.
+    """
     config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
     if target is not None:
         config["target_host"] = target
     if namespace is not None:
         config["namespace"] = namespace
     config.setdefault("target_host", "127.0.0.1:7233")
-    return await Client.connect(**(config | options), data_converter=pydantic_data_converter)
+    try:
+        return await Client.connect(**(config | options), data_converter=pydantic_data_converter)
+    except RuntimeError:
+        # How the SDK tells that nobody answers at the address. Its text may quote configuration, so it stays inside.
+        address = str(config["target_host"])
+        raise TemporalUnavailableError(f"no Temporal server answers at {address}", address=address) from None
 
 
 def _as_parts(content: str | Sequence[InputPart]) -> tuple[InputPart, ...]:

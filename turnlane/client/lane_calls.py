@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +27,14 @@ from temporalio.service import RPCStatusCode
 
 from turnlane.records.admissions import Input, SubmitReply
 from turnlane.records.base import JsonObject
-from turnlane.records.errors import LaneClosingError, TurnlaneError, WorkersUnavailableError, error_for
+from turnlane.records.errors import (
+    LaneClosingError,
+    TemporalRefusedError,
+    TemporalUnavailableError,
+    TurnlaneError,
+    WorkersUnavailableError,
+    error_for,
+)
 from turnlane.records.lane import AdmissionQuery, LaneStart, RunLine, WaitReply, WaitRequest
 
 logger = logging.getLogger(__name__)
@@ -38,6 +46,15 @@ FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 0.3
 
 _MOVING_ON = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED})
+_REFUSING = frozenset(
+    {
+        RPCStatusCode.NOT_FOUND,
+        RPCStatusCode.PERMISSION_DENIED,
+        RPCStatusCode.UNAUTHENTICATED,
+        RPCStatusCode.INVALID_ARGUMENT,
+        RPCStatusCode.UNIMPLEMENTED,
+    }
+)
 _ENDED_UNDER_AN_UPDATE = "AcceptedUpdateCompletedWorkflow"
 
 
@@ -72,17 +89,23 @@ class LaneCalls:
 
     async def signal_submit(self, conversation_id: str, given: Input) -> None:
         """Submit by signal: durable when this returns, whether or not a worker is up."""
-        await self._client.start_workflow(
-            LANE,
-            LaneStart(conversation_id=conversation_id),
-            id=f"lane/{conversation_id}",
-            task_queue=self._task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            start_signal="submit",
-            start_signal_args=[_brief(given)],
-            static_summary=_summary(conversation_id),
-        )
+        with our_errors():
+            await self._client.start_workflow(
+                LANE,
+                LaneStart(conversation_id=conversation_id),
+                id=f"lane/{conversation_id}",
+                task_queue=self._task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                start_signal="submit",
+                start_signal_args=[_brief(given)],
+                static_summary=_summary(conversation_id),
+            )
+
+    async def signal(self, conversation_id: str, name: str, argument: Any) -> None:
+        """Send a signal to a running lane. Raises `NoLane` when none runs."""
+        with our_errors():
+            await self.handle(conversation_id).signal(name, argument)
 
     async def control(self, conversation_id: str, name: str, argument: Any, result: type[T]) -> T:
         """Make a control update, starting the lane from the store if it rests."""
@@ -91,18 +114,12 @@ class LaneCalls:
 
     async def update(self, conversation_id: str, name: str, argument: Any, result: type[T]) -> T:
         """Make an update to a running lane. Raises `NoLane` when none runs."""
-        try:
+        with our_errors():
             async with asyncio.timeout(self._answer_seconds):
                 update: WorkflowUpdateHandle[T] = await self.handle(conversation_id).start_update(
                     name, argument, wait_for_stage=WorkflowUpdateStage.COMPLETED, result_type=result
                 )
                 return await answer(update)
-        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError, RPCTimeoutOrCancelledError):
-            raise WorkersUnavailableError("no worker answered in time") from None
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise NoLane from None
-            raise
 
     async def wait(self, conversation_id: str, run_id: str) -> WaitReply | None:
         """Ask a lane once to be told when a run has ended. None when it cannot be asked that way just now."""
@@ -116,9 +133,7 @@ class LaneCalls:
                 return None
             raise failed from None
         except WorkflowUpdateRPCTimeoutOrCancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError from None
+            _raise_if_cancelled()
             return None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -136,16 +151,10 @@ class LaneCalls:
         return reply
 
     async def _query(self, conversation_id: str, name: str, result: Any, *args: Any) -> Any:
-        try:
+        with our_errors():
             return await self.handle(conversation_id).query(
                 name, args=list(args), result_type=result, rpc_timeout=timedelta(seconds=self._answer_seconds)
             )
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise NoLane from None
-            raise WorkersUnavailableError("no worker answered in time") from None
-        except WorkflowQueryFailedError:
-            raise WorkersUnavailableError("the lane could not be asked; its worker is failing") from None
 
     async def _started(
         self, conversation_id: str, name: str, argument: Any, result: type[T], stage: WorkflowUpdateStage
@@ -153,22 +162,23 @@ class LaneCalls:
         """Start an update with start. A lane that is just moving on is asked again."""
 
         async def attempt() -> WorkflowUpdateHandle[T]:
-            update: WorkflowUpdateHandle[T] = await self._client.start_update_with_start_workflow(
-                name,
-                argument,
-                start_workflow_operation=self._start(conversation_id),
-                wait_for_stage=stage,
-                result_type=result,
-            )
+            start = self._start(conversation_id)
+            try:
+                update: WorkflowUpdateHandle[T] = await self._client.start_update_with_start_workflow(
+                    name, argument, start_workflow_operation=start, wait_for_stage=stage, result_type=result
+                )
+            except BaseException:
+                # The operation keeps the failure in a future too; unread, asyncio would log it as forgotten.
+                with contextlib.suppress(BaseException):
+                    await start.workflow_handle()
+                raise
             if stage is WorkflowUpdateStage.COMPLETED:
                 await answer(update)
             return update
 
-        try:
+        with our_errors():
             async with asyncio.timeout(self._answer_seconds):
                 return await _again_while_moving_on(attempt)
-        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError, RPCTimeoutOrCancelledError):
-            raise WorkersUnavailableError("no worker answered in time") from None
 
     def _start(self, conversation_id: str) -> WithStartWorkflowOperation[Any, Any]:
         return WithStartWorkflowOperation(
@@ -188,6 +198,38 @@ def _brief(given: Input) -> JsonObject:
     for part, whole in zip(brief.get("parts") or (), given.parts, strict=True):  # type: ignore[arg-type]
         part["type"] = whole.type  # type: ignore[index,call-overload]
     return brief
+
+
+@contextlib.contextmanager
+def our_errors() -> Iterator[None]:
+    """Turn what Temporal's client raises into our errors; a caller that was cancelled stays cancelled."""
+    try:
+        yield
+    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError, RPCTimeoutOrCancelledError):
+        _raise_if_cancelled()
+        raise WorkersUnavailableError("no worker answered in time") from None
+    except WorkflowQueryFailedError:
+        raise WorkersUnavailableError("the lane could not be asked; its worker is failing") from None
+    except RPCError as error:
+        raise _as_ours(error) from None
+
+
+def _as_ours(error: RPCError) -> TurnlaneError | NoLane:
+    name = error.status.name
+    if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in str(error).lower():
+        return NoLane()
+    if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.FAILED_PRECONDITION):
+        return WorkersUnavailableError("no worker answered in time")
+    if error.status in _REFUSING:
+        return TemporalRefusedError(f"Temporal answered {name}", status=name)
+    return TemporalUnavailableError(f"Temporal answered {name}", status=name)
+
+
+def _raise_if_cancelled() -> None:
+    """The SDK gives a cancellation a name of its own; what was cancelled must not go on by another way."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _summary(conversation_id: str) -> str:

@@ -8,9 +8,10 @@
     │   └── StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
-    │   └── WorkersUnavailableError
+    │   └── WorkersUnavailableError · TemporalUnavailableError
     └── FinalError             making the call again cannot help
         ├── StoreSchemaError · StoreIntegrityError · StaleFenceError · StackError
+        ├── TemporalRefusedError
         └── PolicyFailedError · RunFailedError
 
 Every class has a `code`, which travels (as the type of a Temporal failure, in a reply, on the CLI);
@@ -136,6 +137,18 @@ class WorkersUnavailableError(RetryableError):
     """No worker answered in time."""
 
     code = "WORKERS_UNAVAILABLE"
+
+
+class TemporalUnavailableError(RetryableError):
+    """Temporal did not answer, or answered that it cannot just now. `details['status']` is its status, if it gave one."""
+
+    code = "TEMPORAL_UNAVAILABLE"
+
+
+class TemporalRefusedError(FinalError):
+    """Temporal refused the call: a namespace, a permission or an argument is wrong. `details['status']` says which."""
+
+    code = "TEMPORAL_REFUSED"
 
 
 class StoreSchemaError(FinalError):

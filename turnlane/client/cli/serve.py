@@ -23,7 +23,7 @@ from turnlane.client.dev_config import load_config
 from turnlane.client.dev_file import DevFile
 from turnlane.client.settings import Settings
 from turnlane.client.stack import Stack
-from turnlane.records.errors import InvalidInputError
+from turnlane.records.errors import InvalidInputError, TemporalUnavailableError
 from turnlane.store.bus import EventBus, InProcessBus
 from turnlane.store.bus_socket import SocketBus
 from turnlane.store.sql import open_store
@@ -83,7 +83,7 @@ async def worker(session: Session, agent: Agents = None) -> None:
 async def _connect(settings: Settings) -> Client:
     try:
         return await connect_temporal(settings.target, namespace=settings.namespace)
-    except RuntimeError as error:
+    except TemporalUnavailableError as error:
         raise unreachable(settings.address) from error
 
 

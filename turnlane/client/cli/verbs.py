@@ -20,7 +20,7 @@ from typer import Option
 from turnlane.client.cli.output import Output, error_record
 from turnlane.client.client import Turnlane
 from turnlane.client.settings import Settings, resolve
-from turnlane.records.errors import CallerError, InvalidInputError, TurnlaneError, WorkersUnavailableError
+from turnlane.records.errors import CallerError, InvalidInputError, TemporalUnavailableError, TurnlaneError
 from turnlane.store.bus_socket import SocketBus
 from turnlane.store.sql import SqlStore, open_store
 
@@ -98,13 +98,13 @@ async def _connected(settings: Settings, store: SqlStore | None, bus: SocketBus 
         return await Turnlane.connect(
             settings.target, namespace=settings.namespace, store=store, bus=bus, task_queue=settings.task_queue
         )
-    except RuntimeError as error:
+    except TemporalUnavailableError as error:
         raise unreachable(settings.address) from error
 
 
-def unreachable(address: str) -> WorkersUnavailableError:
+def unreachable(address: str) -> TemporalUnavailableError:
     """The error for a Temporal server that does not answer."""
-    return WorkersUnavailableError(
+    return TemporalUnavailableError(
         f"no Temporal server answers at {address}: start one with `turnlane dev`, or name another with --address",
         address=address,
     )
@@ -159,7 +159,7 @@ def as_turnlane_error(error: Exception) -> TurnlaneError:
         fields = sorted({".".join(str(step) for step in found["loc"]) for found in error.errors(include_input=False)})
         return InvalidInputError(f"does not fit: {', '.join(fields) or error.title}", fields=fields)
     if isinstance(error, RPCError):
-        return WorkersUnavailableError(f"Temporal answered {error.status.name}", status=error.status.name)
+        return TemporalUnavailableError(f"Temporal answered {error.status.name}", status=error.status.name)
     return TurnlaneError(f"unexpected {type(error).__name__}; TURNLANE_TRACEBACK=1 shows where", kind="internal")
 
 
