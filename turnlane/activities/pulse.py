@@ -14,12 +14,16 @@ from turnlane.records.runs import RunState
 from turnlane.records.steps import Fence
 from turnlane.store.protocol import Store
 
+FIRST_BEAT_SECONDS = 0.25
 BEAT_SECONDS = 2.0
 
 
 @contextlib.asynccontextmanager
 async def heartbeats() -> AsyncIterator[None]:
-    """Heartbeat every two seconds while the context is open, whatever else goes on."""
+    """Heartbeat every two seconds while the context is open, whatever else goes on.
+
+    The start of an activity counts as a beat; one that is over at once makes no other.
+    """
     task = asyncio.create_task(_beat())
     try:
         yield
@@ -30,6 +34,7 @@ async def heartbeats() -> AsyncIterator[None]:
 
 
 async def _beat() -> None:
+    await asyncio.sleep(FIRST_BEAT_SECONDS)
     while True:
         activity.heartbeat()
         await asyncio.sleep(BEAT_SECONDS)
