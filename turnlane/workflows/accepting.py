@@ -12,6 +12,9 @@ from turnlane.records.mutations import AdmitInput, MutationKind, NewRun
 from turnlane.records.runs import QueuePriority
 from turnlane.workflows.decisions import Decision, Transition, apply, in_queue_order, refuse, with_run
 
+RUN_INPUTS = 256
+"""How many inputs coalescing gives one run: what a head and a model can be shown at once. The next starts another."""
+
 
 def accept(head: LaneHead, command: Accept, now: datetime) -> Decision:
     """Admit an input, or say what it was answered before. A duplicate wins over everything that is wrong with it."""
@@ -59,7 +62,7 @@ def _collides(head: LaneHead, command: Accept) -> bool:
 def _coalescing_target(head: LaneHead, command: Accept) -> LaneRun | None:
     if not command.coalesce or command.policy is Policy.INTERRUPT_NEXT or command.message.role is Role.TOOL:
         return None
-    return next((run for run in head.queued if run.coalescable), None)
+    return next((run for run in head.queued if run.coalescable and len(run.input_ids) < RUN_INPUTS), None)
 
 
 def _offer(command: Accept) -> tuple[str, ...]:

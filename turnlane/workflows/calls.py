@@ -69,7 +69,7 @@ async def store_call(name: str, argument: Any, result: type[R], settings: LaneSe
             retry_policy=_LOCAL_RETRY,
         )
         return answer
-    except ActivityError as error:
+    except (ActivityError, ApplicationError) as error:
         _raise_final(error)
     try:
         with outage:
@@ -87,8 +87,9 @@ async def store_call(name: str, argument: Any, result: type[R], settings: LaneSe
         raise
 
 
-def _raise_final(error: ActivityError) -> None:
-    cause = error.cause
+def _raise_final(error: ActivityError | ApplicationError) -> None:
+    # A local activity that failed raises what it raised; only its timeouts are wrapped as those of others are.
+    cause = error.cause if isinstance(error, ActivityError) else error
     if isinstance(cause, CancelledError):
         raise error
     if isinstance(cause, ApplicationError) and cause.non_retryable:

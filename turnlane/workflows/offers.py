@@ -7,6 +7,9 @@ from turnlane.records.lane import AbortReason, LaneHead
 from turnlane.records.mutations import Absorption
 from turnlane.records.runs import RunState
 
+TAKEN_INPUTS = 256
+"""How many inputs one run takes on its way: each is named in every later step it asks for."""
+
 
 def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead:
     """Take over the counters that the store gave: activities write too, and only the store counts them.
@@ -19,14 +22,25 @@ def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead
     return head.model_copy(update={"version": version, "runs": runs})
 
 
-def take_offers(head: LaneHead, live_run_id: str) -> tuple[LaneHead, tuple[tuple[str, str], ...]]:
-    """Take every injected input that waits, as (run id, input id) in queue order, except the live run's own."""
-    taken = tuple((run.id, input_id) for run in head.queued if run.id != live_run_id for input_id in run.offered)
-    if not taken:
+def take_offers(
+    head: LaneHead, live_run_id: str, room: int = TAKEN_INPUTS
+) -> tuple[LaneHead, tuple[tuple[str, str], ...]]:
+    """Take the injected inputs that wait, as (run id, input id) in queue order, except the live run's own.
+
+    A run's offers are taken all or not at all, and only while there is room: what finds none is answered
+    by its own run.
+    """
+    takers: dict[str, tuple[str, ...]] = {}
+    for run in head.queued:
+        if run.offered and run.id != live_run_id:
+            room -= len(run.offered)
+            if room < 0:
+                break
+            takers[run.id] = run.offered
+    if not takers:
         return head, ()
-    runs = tuple(
-        run.model_copy(update={"offered": ()}) if run.offered and run.id != live_run_id else run for run in head.runs
-    )
+    runs = tuple(run.model_copy(update={"offered": ()}) if run.id in takers else run for run in head.runs)
+    taken = tuple((run_id, input_id) for run_id, offered in takers.items() for input_id in offered)
     return head.model_copy(update={"runs": runs}), taken
 
 

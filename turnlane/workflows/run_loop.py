@@ -38,7 +38,7 @@ from turnlane.workflows.ending import (
     runs_its_calls,
     step_end,
 )
-from turnlane.workflows.reducer import take_offers
+from turnlane.workflows.offers import TAKEN_INPUTS, take_offers
 
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 TOOL_TIMEOUT = "TIMEOUT"
@@ -112,7 +112,7 @@ class RunLoop:
         progress = core.progress
         if progress is None or progress.run_id != run.id:
             progress = RunProgress(run_id=run.id)
-        core.head, offers = take_offers(core.head, run.id)
+        core.head, offers = take_offers(core.head, run.id, TAKEN_INPUTS - len(progress.taken))
         taken = tuple(Taken(run_id=run_id, input_id=input_id, step=progress.step) for run_id, input_id in offers)
         core.progress = progress.model_copy(update={"taken": progress.taken + taken})
         return core.progress
