@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import select
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +67,33 @@ async def test_who_waits_at_a_gate_passes_once_it_is_open() -> None:
         await asyncio.wait_for(passing, 20)
 
     assert held is False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waits for the end of a process that is not its child")
+async def test_a_worker_of_the_demo_outlives_neither_its_starter_nor_its_server(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from turnlane.client.cli.demo_worker import Place, WorkerProcess\n"
+        "from turnlane.client.dev_config import DevConfig\n"
+        "from turnlane.client.stack import Stack\n"
+        "async def main():\n"
+        "    async with Stack(DevConfig.throwaway(pathlib.Path(sys.argv[1])), agents=(), workers=0) as stack:\n"
+        "        worker = await WorkerProcess.start()\n"
+        "        await worker.serve(Place(stack=stack.dev_file, gate=1))\n"
+        "        print(worker.pid, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    starter = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+    )
+    assert starter.stdout is not None
+    worker = os.pidfd_open(int(await starter.stdout.readline()))
+    try:
+        starter.kill()
+        await starter.wait()
+        ended, _, _ = await asyncio.to_thread(select.select, [worker], [], [], 60)
+    finally:
+        os.close(worker)
+
+    assert [worker] == ended

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import AsyncExitStack
@@ -24,7 +25,7 @@ from turnlane.store.sql import open_store
 from turnlane.worker import build_worker
 
 READY = b"ready\n"
-STOP_SECONDS = 10.0
+STOP_SECONDS = 10
 
 
 class Place(BaseModel):
@@ -105,6 +106,8 @@ async def serve(place: Place) -> None:
         sys.stdout.buffer.write(READY)
         sys.stdout.buffer.flush()
         await asyncio.to_thread(sys.stdin.buffer.read)
+        # A starter that was killed took the server along, and a worker without one would try to reach it for ever.
+        signal.alarm(STOP_SECONDS)
 
 
 def main() -> None:
