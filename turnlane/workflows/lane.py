@@ -133,7 +133,7 @@ class ConversationLane:
             rested = (workflow.now() - core.last_active).total_seconds()
             timeout = timedelta(seconds=max(idle - rested, 1.0) if core.is_idle else idle)
         try:
-            await workflow.wait_condition(called, timeout=timeout)
+            await workflow.wait_condition(called, timeout=timeout, timeout_summary="closes when idle")
         except TimeoutError:
             return
 

@@ -203,7 +203,7 @@ class RunLoop:
             return fresh is None or fresh.state is not RunState.RUNNING
 
         try:
-            await workflow.wait_condition(stopped, timeout=seconds)
+            await workflow.wait_condition(stopped, timeout=seconds, timeout_summary="before the next try")
         except TimeoutError:
             return
 

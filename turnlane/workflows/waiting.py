@@ -83,7 +83,7 @@ class Waiting:
     async def _tick(self) -> None:
         waiters = self._core.waiters
         while True:
-            await workflow.sleep(self._core.settings.wait_seconds / 2)
+            await workflow.sleep(self._core.settings.wait_seconds / 2, summary="patience of those who wait")
             waiters.round += 1
             if waiters.count == 0:
                 self._clock = None
