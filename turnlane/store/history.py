@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import Connection, and_, bindparam, or_, select
+from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 
 from turnlane.records.errors import RunNotFoundError
 from turnlane.records.messages import Role, ToolResultPart
@@ -15,6 +16,10 @@ from turnlane.store.content import CALL, CONTROL, Segment, StoredMessage, gather
 from turnlane.store.protocol import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
+
+REMEMBERED = 4096
+REMEMBERED_SIZE = 4096
+"""How many parsed messages a process keeps, and the characters of content up to which it keeps one."""
 
 _UP_TO = (
     select_content(RUN.c.terminal_reason)
@@ -55,9 +60,26 @@ def load_history(
     """Return the messages up to a run's own, then the `extra` inputs that joined it on the way."""
     end = _own_position(connection, conversation_id, run_id)
     rows = connection.execute(_UP_TO, {"conversation_id": conversation_id, "end": end}).all()
-    reasons = {row.id: row.terminal_reason for row in rows}
-    seen = [_history_message(stored, reasons[stored.row.id]) for stored in gather(rows)]
-    return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in reasons]))
+    by_message: dict[str, list[Row[Any]]] = {}
+    for row in rows:
+        by_message.setdefault(row.id, []).append(row)
+    seen = [_read(tuple(pieces)) for pieces in by_message.values()]
+    return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in by_message]))
+
+
+def _read(rows: tuple[Row[Any], ...]) -> HistoryMessage:
+    """Return the message that rows of `_UP_TO` hold."""
+    size = len(rows[0].details or "") + sum(len(row.parts or "") for row in rows)
+    return _remembered(rows) if size <= REMEMBERED_SIZE else _parsed(rows)
+
+
+def _parsed(rows: tuple[Row[Any], ...]) -> HistoryMessage:
+    return _history_message(gather(rows)[0], rows[0].terminal_reason)
+
+
+# Every step reads the whole history again, and parsing it is most of that. Rows that say the same are the
+# same frozen message, so they are parsed once; what changed has other rows.
+_remembered = lru_cache(maxsize=REMEMBERED)(_parsed)
 
 
 def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:
