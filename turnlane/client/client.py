@@ -334,14 +334,14 @@ async def connect_temporal(target: str | None = None, *, namespace: str | None =
 
     Raises `TemporalUnavailableError` when nobody answers there.
     """
-    config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+    config: dict[str, Any] = {"data_converter": pydantic_data_converter, **ClientConfig.load_client_connect_config()}
     if target is not None:
         config["target_host"] = target
     if namespace is not None:
         config["namespace"] = namespace
     config.setdefault("target_host", "127.0.0.1:7233")
     try:
-        return await Client.connect(**(config | options), data_converter=pydantic_data_converter)
+        return await Client.connect(**(config | options))
     except RuntimeError:
         # How the SDK tells that nobody answers at the address. Its text may quote configuration, so it stays inside.
         address = str(config["target_host"])

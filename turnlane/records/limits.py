@@ -25,4 +25,3 @@ class Limits(Payload):
     steps_per_run: Positive = 50
     queued_runs: Positive = 1000
     recent_receipts: Positive = 512
-    carried_head_bytes: Positive = 64 * KIB
