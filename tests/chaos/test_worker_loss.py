@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -42,7 +43,7 @@ async def test_a_worker_killed_in_mid_stream_costs_one_attempt_and_no_word_of_th
     _assert_withdrawn_before_the_answer(await witness.finished())
 
 
-def _assert_withdrawn_before_the_answer(events: list[object]) -> None:
+def _assert_withdrawn_before_the_answer(events: Sequence[object]) -> None:
     (reset,) = [event for event in events if isinstance(event, AttemptResetEvent)]
     deltas = [event for event in events if isinstance(event, AssistantDeltaEvent)]
     before = [event.epoch for event in deltas if events.index(event) < events.index(reset)]
