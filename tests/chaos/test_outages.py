@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -115,6 +116,20 @@ async def test_an_input_that_comes_while_the_store_is_away_waits_and_is_answered
     assert (TerminalReason.SUCCESS, "answer to hi") == (result.reason, result.text)
     assert [("user", "hi"), ("assistant", "answer to hi")] == texts((await client.messages(conversation)).items)
     assert 1 == len(stage.calls)
+
+
+async def test_a_lane_that_waits_for_the_store_moves_to_another_worker(hasty: Bench, conversation: str) -> None:
+    stage, client = Stage(), hasty.client()
+    stage.play()
+    with no_writes(hasty.path):
+        async with hasty.worker(stage.agent(), providers=stage.providers):
+            ticket = await client.submit(conversation, "hi", via="signal")
+            await _until_the_lane_waits(hasty, conversation)
+        gc.collect()  # what the worker dropped is torn down here, and a complaint fails the test
+    async with hasty.worker(stage.agent(), providers=stage.providers):
+        result = await ticket.result(PATIENCE)
+
+    assert (TerminalReason.SUCCESS, "answer to hi", 1) == (result.reason, result.text, len(stage.calls))
 
 
 async def _until_the_lane_waits(bench: Bench, conversation: str) -> None:
