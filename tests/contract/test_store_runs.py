@@ -202,17 +202,27 @@ async def test_a_run_started_again_begins_with_an_empty_draft_in_its_old_place(l
 
 async def test_a_resumed_run_keeps_its_finished_steps_only(lane: Lane) -> None:
     fence = await lane.begin_run("a")
-    await lane.begin_step(fence)
-    await lane.finish_step(fence, TextPart(text="kept"))
+    await lane.call_tools(fence, "c1")
+    await lane.store.finish_call(fence, "out-a", 1, lane.result("c1"), lane.clock())
     second = lane.fence("run-a", step=1)
     await lane.begin_step(second)
     await lane.checkpoint(second, TextPart(text="half"))
     await lane.apply(lane.requeue("run-a"), lane.start("run-a", resumes=True))
     opened = await lane.store.open_lane(lane.conversation_id, "lane-1", None)
 
-    assert "kept" == (await lane.store.load_snapshot(lane.conversation_id)).messages[-1].text
+    assert "" == (await lane.store.load_snapshot(lane.conversation_id)).messages[-1].text
     assert opened.progress is not None
     assert (1, 1) == (opened.progress.step, opened.progress.attempt)
+
+
+async def test_a_last_step_whose_run_did_not_end_is_made_again_in_its_place(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence)
+    await lane.finish_step(fence, TextPart(text="all of it"))
+    opened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+
+    assert opened.progress is not None
+    assert (0, 2) == (opened.progress.step, opened.progress.attempt)
 
 
 async def test_a_token_that_does_not_grow_is_refused(lane: Lane) -> None:

@@ -119,13 +119,15 @@ async def open_play(
     conversation: str,
     *,
     hold: str | None = None,
+    hold_answer: bool = False,
     settings: LaneSettings | None = None,
     **agent: Any,
 ) -> Play:
-    """Start a worker with a stage for its model. `hold` names a method of the workers' store that waits first."""
+    """Start a worker with a stage for its model. `hold` names a method of the workers' store that waits first,
+    or with `hold_answer` last."""
     play = Play(bench, bench.client(), conversation, bench.store)
     if hold is not None:
-        play.held = HeldStore(bench.store, hold)
+        play.held = HeldStore(bench.store, hold, after=hold_answer)
         bench.store = play.held  # type: ignore[assignment]
     agent.setdefault("tools", [look])
     await serve(play.stage.agent(**agent), providers=play.stage.providers, settings=settings)

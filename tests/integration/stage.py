@@ -129,12 +129,16 @@ class Stage:
 
 
 class HeldStore:
-    """A store in which one method waits at a barrier before it does its work. Everything else is the store's own."""
+    """A store in which one method waits at a barrier before it does its work, or before it tells that it did.
 
-    def __init__(self, store: Any, method: str) -> None:
+    Everything else is the store's own.
+    """
+
+    def __init__(self, store: Any, method: str, *, after: bool = False) -> None:
         self.barrier = Barrier(method, BOUND)
         self._store = store
         self._method = method
+        self._after = after
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -142,6 +146,10 @@ class HeldStore:
 
     def _held(self, method: Callable[..., Any]) -> Callable[..., Any]:
         async def held(*args: Any, **options: Any) -> Any:
+            if self._after:
+                answer = await method(*args, **options)
+                await self.barrier.wait()
+                return answer
             await self.barrier.wait()
             return await method(*args, **options)
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
@@ -21,7 +23,9 @@ from turnlane.agent import tool
 from turnlane.client import Ticket
 from turnlane.records.lane import LaneSettings, LaneStart, RunRequest
 from turnlane.records.messages import ToolOutcome, ToolResultPart
+from turnlane.records.mutations import CommitBatch, CommitOutcome, CommitReply, MutationKind
 from turnlane.records.runs import RunState
+from turnlane.store.protocol import Committed
 
 pytestmark = pytest.mark.server
 
@@ -56,7 +60,9 @@ async def test_inputs_in_a_hurry_outlive_fresh_histories(bench: Bench, serve: Se
     assert ["first", *sorted(names, key=order.__getitem__)] == await play.answered()
     assert [f"answer to {name}" for name in names] == [result.text for result in results]
     assert await are_duplicates(again)
-    assert 21 == len(play.stage.calls)
+    assert ["answer to first", *(f"answer to {name}" for name in sorted(names, key=order.__getitem__))] == [
+        text for role, text in await play.said() if role == "assistant"
+    ]
 
 
 async def test_a_long_run_goes_on_in_a_fresh_history_between_its_steps(
@@ -292,6 +298,64 @@ async def test_an_idle_lane_that_is_cancelled_loses_nothing(bench: Bench, serve:
 
     assert ["success"] == await play.reasons(b)
     assert await are_duplicates([await play.submit("A")])
+
+
+async def test_an_answer_that_was_complete_when_its_lane_was_lost_is_given_once(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step", hold_answer=True)
+    assert play.held is not None
+    play.stage.play()
+    a = await play.submit("A")
+    await play.held.barrier.until_reached()
+    await play.lane.terminate("a test loses it")
+    play.held.barrier.release()
+    b = await play.submit("B")
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert [("user", "A"), ("assistant", "answer to A"), ("user", "B"), ("assistant", "answer to B")] == (
+        await play.said()
+    )
+
+
+class DivergingStore:
+    """A store that says once, of the end of a run, that another decision stands in its place."""
+
+    def __init__(self, store: Any) -> None:
+        self.diverged = 0
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, batch: CommitBatch, now: datetime) -> Committed:
+        ends = [mutation for mutation in batch.mutations if mutation.kind is MutationKind.TERMINAL]
+        if ends and not self.diverged:
+            self.diverged += 1
+            return Committed(reply=CommitReply(outcome=CommitOutcome.DIVERGED))
+        answer: Committed = await self._store.commit(batch, now)
+        return answer
+
+
+async def test_a_lane_whose_decisions_ran_twice_opens_again_by_itself(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    kept, diverging = bench.store, DivergingStore(bench.store)
+    bench.store = diverging  # type: ignore[assignment]
+    play = await open_play(bench, serve, conversation)
+    bench.store = play.store = kept
+    play.client = bench.client()
+    a = await play.submit("A")
+    first = await current(play)
+    await play.stage.call(1)
+    b = await play.submit("B")
+    play.stage.play()
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert (1, True) == (diverging.diverged, first != await current(play))
+    assert [("user", "A"), ("assistant", "answer to A"), ("user", "B"), ("assistant", "answer to B")] == (
+        await play.said()
+    )
 
 
 # --- reset --------------------------------------------------------------------------------------

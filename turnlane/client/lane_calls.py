@@ -29,6 +29,7 @@ from turnlane.records.admissions import Input, SubmitReply
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import (
     LaneClosingError,
+    LaneSupersededError,
     TemporalRefusedError,
     TemporalUnavailableError,
     TurnlaneError,
@@ -250,7 +251,7 @@ async def _again_while_moving_on(attempt: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await attempt()
-        except LaneClosingError:
+        except (LaneClosingError, LaneSupersededError):
             logger.debug("the lane is moving on; trying again in %.2f s", wait)
         except RPCError as error:
             if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:

@@ -20,14 +20,22 @@ from turnlane.records.lane import (
 )
 from turnlane.records.limits import KIB
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
+from turnlane.store.content import CALL
 from turnlane.store.protocol import OpenedLane
 from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, select_active
-from turnlane.store.tables import ADMISSION, CONVERSATION, RUN, ConversationRow, RunRow
+from turnlane.store.tables import ADMISSION, CONVERSATION, RUN, SEGMENT, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged
 
 RUN_BYTES = 64 * KIB
 RECEIPT_BYTES = 48 * KIB
 RECEIPTS = 512
+
+_CALLS_OF_STEP = select(SEGMENT.c.slot).where(
+    SEGMENT.c.conversation_id == bindparam("conversation_id"),
+    SEGMENT.c.message_id == bindparam("message_id"),
+    SEGMENT.c.step == bindparam("step"),
+    SEGMENT.c.kind == CALL,
+)
 
 _ABSORBING = RUN.alias()
 
@@ -82,7 +90,9 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
         receipts_complete=complete,
     )
     live = next((run for run in active if run.state in LIVE_STATES), None)
-    return OpenedLane(epoch=row.epoch, head=head, progress=None if live is None else _progress(live), more=more)
+    return OpenedLane(
+        epoch=row.epoch, head=head, progress=None if live is None else _progress(connection, live), more=more
+    )
 
 
 def load_queue(connection: Connection, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
@@ -155,13 +165,20 @@ def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str
     return offered
 
 
-def _progress(row: RunRow) -> RunProgress:
-    """Return where a live run goes on: behind its kept steps, with an attempt that nobody used."""
+def _progress(connection: Connection, row: RunRow) -> RunProgress:
+    """Return where a live run goes on: behind its kept steps, with an attempt that nobody used.
+
+    A step without calls is a run's last. When its lane was lost before the run could end, the step is made
+    again in its place; one more behind it would answer twice.
+    """
+    last = {"conversation_id": row.conversation_id, "message_id": row.assistant_message_id, "step": row.steps_done - 1}
+    is_answered = row.steps_done > 0 and connection.execute(_CALLS_OF_STEP, last).first() is None
+    step = row.steps_done - 1 if is_answered else row.steps_done
     usage = load_usage(row.usage)
     return RunProgress(
         run_id=row.id,
-        step=row.steps_done,
-        attempt=row.fence_attempt + 1 if row.fence_step == row.steps_done else 1,
+        step=step,
+        attempt=row.fence_attempt + 1 if row.fence_step == step else 1,
         input_tokens=0 if usage is None else usage.input_tokens.value or 0,
         output_tokens=0 if usage is None else usage.output_tokens.value or 0,
     )

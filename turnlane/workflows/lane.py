@@ -245,18 +245,23 @@ class ConversationLane:
         return self._core.is_settled and workflow.all_handlers_finished()
 
     async def _reopen_or_end(self) -> LaneReport:
-        """The store refused this incarnation. Inputs that only this workflow has are taken to the next one."""
+        """The store refused this incarnation: a fresh one opens from what the store has.
+
+        A task of ours that ran twice, because a worker or the server lost it midway, may have decided
+        otherwise the second time: what the first time stored stands. Inputs that only this workflow has are
+        taken along, and runs go on without waiting for a caller. Ends only for good reasons: a purge, or too
+        many fresh starts in a row that stored nothing.
+        """
         core = self._core
         await workflow.wait_condition(workflow.all_handlers_finished)
         error = core.outbox.lost or LaneSupersededError("the lane was superseded")
-        inbox = tuple(core.carried) + tuple(item.input for item in core.inbox if item.is_signal)
-        if not isinstance(error, ConversationPurgedError) and inbox and self._start.reopened < MAX_REOPENS:
-            workflow.continue_as_new(
-                LaneStart(conversation_id=core.conversation_id, inbox=inbox, reopened=self._start.reopened + 1)
-            )
         if isinstance(error, ConversationPurgedError):
             return self._report("purged")
-        raise as_failure(error)
+        reopened = 1 if core.outbox.has_stored else self._start.reopened + 1
+        if reopened > MAX_REOPENS:
+            raise as_failure(error)
+        inbox = tuple(core.carried) + tuple(item.input for item in core.inbox if item.is_signal)
+        workflow.continue_as_new(LaneStart(conversation_id=core.conversation_id, inbox=inbox, reopened=reopened))
 
     async def _close(self, outcome: str) -> LaneReport | None:
         """End the workflow, unless an input came in the meantime; the next one starts a new lane."""

@@ -57,6 +57,7 @@ class Outbox:
         self._entries: deque[_Entry] = deque()
         self._in_flight = 0
         self.lost: TurnlaneError | None = None
+        self.has_stored = False
 
     def put(
         self,
@@ -133,6 +134,7 @@ class Outbox:
         if reply.outcome is not CommitOutcome.APPLIED:
             self._lose(LaneSupersededError(f"this incarnation of the lane was {reply.outcome.value}"))
             return
+        self.has_stored = True
         for entry, landing in zip(batch, reply.landings, strict=True):
             self._entries.popleft()
             self._in_flight -= 1
