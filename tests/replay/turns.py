@@ -1,0 +1,376 @@
+"""Every kind of turn that a release must be able to replay, each played once from beginning to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from tests.replay.studio import BOUND, Studio, agent, by_step
+from turnlane.agent import PolicyContext, ToolError, tool
+from turnlane.agent.models import Action, Call, Fail, Pause, Say, Script, ScriptedRequest, Stop
+from turnlane.client import Ticket
+from turnlane.records.admissions import Policy
+from turnlane.records.errors import AgentMismatchError, IdempotencyConflictError, RunConflictError
+from turnlane.records.lane import RetryFacts
+from turnlane.records.runs import Failure, FailureClass, TerminalReason
+
+Play = Callable[[Studio], Awaitable[None]]
+TURNS: dict[str, Play] = {}
+
+QUICK = RetryFacts(max_tries=3, initial_seconds=0.05, max_seconds=0.2)
+
+
+def turn(play: Play) -> Play:
+    """Add a kind of turn, under its function's name."""
+    TURNS[play.__name__.replace("_", "-")] = play
+    return play
+
+
+@tool(read_only=True)
+def add(left: int, right: int) -> int:
+    """Add two numbers."""
+    return left + right
+
+
+@tool
+def ring(times: int) -> str:
+    """Ring a bell."""
+    return f"rang {times} times"
+
+
+@tool
+def stumble() -> str:
+    """Fail, always."""
+    raise ToolError("NOT_TODAY", "This tool never works.")
+
+
+ADD = Call("add", {"left": 1, "right": 2})
+HOLD_THEN_ANSWER = by_step([Call("hold")], [Say("Done.")])
+
+
+async def ended(ticket: Ticket, reason: TerminalReason = TerminalReason.SUCCESS) -> None:
+    """Wait for a result, and insist on how it ended: a history of something else is not worth keeping."""
+    result = await ticket.result(timeout=BOUND)
+    if result.reason is not reason:
+        raise AssertionError(f"{ticket.conversation_id} ended {result.reason}, not {reason}")
+
+
+def slow(studio: Studio) -> Script:
+    """The first model call begins and then says nothing more; every later one answers."""
+    calls = iter([True])
+
+    def script(request: ScriptedRequest) -> Sequence[Action]:
+        studio.speaking.set()
+        return [Say("Well,"), Pause(120.0)] if next(calls, False) else [Say("Yes.")]
+
+    return script
+
+
+# --- what a model does --------------------------------------------------------------------------
+
+
+@turn
+async def plain(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        for text in ("one", "two", "three"):
+            await ended(await client.submit(studio.name, text))
+
+
+@turn
+async def one_tool(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Let me see."), ADD], [Say("3.")]), tools=[add])) as client:
+        await ended(await client.submit(studio.name, "one and two?"))
+
+
+@turn
+async def parallel_tools(studio: Studio) -> None:
+    calls = [ADD, Call("ring", {"times": 2}), Call("add", {"left": 3, "right": 4})]
+    async with studio.serving(agent(by_step(calls, [Say("Done.")]), tools=[add, ring])) as client:
+        await ended(await client.submit(studio.name, "go"))
+
+
+@turn
+async def calls_that_fail(studio: Studio) -> None:
+    calls = [Call("nothing-like-it"), Call("add", "not json"), Call("add", {"left": "x"}), Call("stumble")]
+    async with studio.serving(agent(by_step(calls, [Say("I tried.")]), tools=[add, stumble])) as client:
+        await ended(await client.submit(studio.name, "go"))
+
+
+@turn
+async def cut_off(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("And then"), ADD, Stop("length")]), tools=[add])) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.PROVIDER_STOP)
+
+
+@turn
+async def too_many_steps(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([ADD]), tools=[add], max_steps=2)) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.POLICY_STOP)
+
+
+@turn
+async def retry(studio: Studio) -> None:
+    overloaded = Failure(failure_class=FailureClass.OVERLOADED, status=529, retryable=True)
+
+    def script(request: ScriptedRequest) -> Sequence[Action]:
+        return [Say("Let me"), Fail(overloaded)] if request.attempt == 1 else [Say("Hello.")]
+
+    async with studio.serving(agent(script, retry=QUICK)) as client:
+        await ended(await client.submit(studio.name, "go"))
+
+
+@turn
+async def failure(studio: Studio) -> None:
+    overloaded = Failure(failure_class=FailureClass.OVERLOADED, status=529, retryable=True)
+    async with studio.serving(agent(by_step([Fail(overloaded)]), retry=QUICK)) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.PROVIDER_FAILURE)
+
+
+@turn
+async def silence(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Well,"), Pause(60.0)]), idle_timeout=0.2, retry=QUICK)) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.TIMEOUT)
+
+
+# --- what policies do ---------------------------------------------------------------------------
+
+
+@turn
+async def interrupt(studio: Studio) -> None:
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        second = await client.submit(studio.name, "two")
+        await studio.until_speaking()
+        await client.interrupt(studio.name)
+        await ended(first, TerminalReason.INTERRUPTED)
+        await ended(second)
+
+
+@turn
+async def interrupt_by_input(studio: Studio) -> None:
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.until_speaking()
+        second = await client.submit(studio.name, "two", policy=Policy.INTERRUPT)
+        await ended(first, TerminalReason.INTERRUPTED)
+        await ended(second)
+
+
+@turn
+async def interrupt_in_a_tool(studio: Studio) -> None:
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()])) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.held.until_reached()
+        await client.interrupt(studio.name)
+        await ended(first, TerminalReason.INTERRUPTED)
+
+
+@turn
+async def interrupt_next(studio: Studio) -> None:
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        second = await client.submit(studio.name, "two")
+        await studio.until_speaking()
+        urgent = await client.submit(studio.name, "three", policy=Policy.INTERRUPT_NEXT)
+        await ended(first, TerminalReason.INTERRUPTED)
+        await ended(urgent)
+        await ended(second)
+
+
+@turn
+async def supersede(studio: Studio) -> None:
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.until_speaking()
+        second = await client.submit(studio.name, "two", policy=Policy.SUPERSEDE)
+        await ended(first, TerminalReason.SUPERSEDED)
+        await ended(second)
+
+
+@turn
+async def inject(studio: Studio) -> None:
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()])) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.held.until_reached()
+        injected = await client.submit(studio.name, "two", key="two", policy=Policy.INJECT)
+        studio.held.release()
+        await ended(first)
+        await ended(injected)
+        await ended(await client.submit(studio.name, "two", key="two"))
+
+
+@turn
+async def coalesced(studio: Studio) -> None:
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()], coalesce_pending=True)) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.held.until_reached()
+        joined = [await client.submit(studio.name, text) for text in ("two", "three")]
+        studio.held.release()
+        for ticket in (first, *joined):
+            await ended(ticket)
+
+
+@turn
+async def chosen_policy(studio: Studio) -> None:
+    def choose(asked: PolicyContext) -> Policy:
+        return Policy.INJECT if asked.has_live_run else Policy.QUEUE
+
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()], policy=choose)) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.held.until_reached()
+        second = await client.submit(studio.name, "two")
+        studio.held.release()
+        await ended(first)
+        await ended(second)
+
+
+# --- what callers do ----------------------------------------------------------------------------
+
+
+@turn
+async def cancel(studio: Studio) -> None:
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()])) as client:
+        first = await client.submit(studio.name, "one")
+        second = await client.submit(studio.name, "two")
+        await studio.held.until_reached()
+        await client.cancel(studio.name, (await second.admitted()).run_id)
+        studio.held.release()
+        await ended(first)
+        await ended(second, TerminalReason.CANCELLED)
+
+
+@turn
+async def abandon(studio: Studio) -> None:
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()])) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.held.until_reached()
+        run_id = (await first.admitted()).run_id
+        view = await studio.whole_store.load_run(studio.name, run_id)
+        revision = 0 if view is None else view.run.revision
+        await client.abandon(studio.name, run_id, expected_revision=revision, stale_owner=True)
+        await ended(first, TerminalReason.ABANDONED)
+
+
+@turn
+async def wait_and_stay(studio: Studio) -> None:
+    async with studio.serving(agent(HOLD_THEN_ANSWER, tools=[studio.hold()])):
+        alone, other = studio.client(store=False), studio.client(store=False)
+        first = await alone.submit(studio.name, "one")
+        await studio.held.until_reached()
+        waiting = asyncio.create_task(other.await_result(studio.name, (await first.admitted()).run_id))
+        second = await other.submit(studio.name, "two")
+        studio.held.release()
+        await waiting
+        await ended(first)
+        await ended(second)
+        await alone.close()
+        await other.close()
+
+
+@turn
+async def signal_start(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        await ended(await client.submit(studio.name, "one", via="signal"))
+        await ended(await client.submit(studio.name, "two", via="signal"))
+
+
+@turn
+async def large_input(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Long.")]))) as client:
+        await ended(await client.submit(studio.name, "word " * 20_000))
+
+
+@turn
+async def refused(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        await ended(await client.submit(studio.name, "one", key="k"))
+        with suppress(IdempotencyConflictError):
+            await client.submit(studio.name, "another", key="k")
+        with suppress(AgentMismatchError):
+            await client.submit(studio.name, "two", agent="somebody-else")
+        with suppress(RunConflictError):
+            await client.interrupt(studio.name)
+        with suppress(IdempotencyConflictError):
+            await (await client.submit(studio.name, "a third", key="k", via="signal")).result(timeout=1.0)
+        await ended(await client.submit(studio.name, "one", key="k"))
+
+
+@turn
+async def purge(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        await ended(await client.submit(studio.name, "one"))
+        await client.purge(studio.name)
+        await studio.lane.result()
+
+
+@turn
+async def shutdown(studio: Studio) -> None:
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        await client.submit(studio.name, "two")
+        await studio.until_speaking()
+        await studio.lane.cancel()
+        await ended(first, TerminalReason.SHUTDOWN)
+
+
+# --- what lanes go through ----------------------------------------------------------------------
+
+
+@turn
+async def labelled(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")])), search_attributes=True) as client:
+        await ended(await client.submit(studio.name, "one"))
+
+
+@turn
+async def idle_close(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")])), idle_close_seconds=1.0) as client:
+        await ended(await client.submit(studio.name, "one"))
+        await studio.remember()
+        await studio.lane.result()
+        await ended(await client.submit(studio.name, "two"))
+        await studio.remember()
+        await studio.lane.result()
+
+
+@turn
+async def continue_between_runs(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")])), events_between_runs=30) as client:
+        tickets = [await client.submit(studio.name, str(number), key=str(number)) for number in range(6)]
+        for ticket in tickets:
+            await ended(ticket)
+        await ended(await client.submit(studio.name, "0", key="0"))
+        await studio.client(store=False).await_result(studio.name, (await tickets[0].admitted()).run_id)
+
+
+@turn
+async def continue_between_steps(studio: Studio) -> None:
+    script = by_step(*[[ADD]] * 6, [Say("21.")])
+    async with studio.serving(agent(script, tools=[add]), events_between_runs=40, events_between_steps=40) as client:
+        await ended(await client.submit(studio.name, "go"))
+        await ended(await client.submit(studio.name, "again"))
+
+
+@turn
+async def store_outage(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        await ended(await client.submit(studio.name, "one"))
+        studio.store.is_broken = True
+        ticket = await client.submit(studio.name, "two", via="signal")
+        await studio.store.until_refused(5)
+        studio.store.is_broken = False
+        await ended(ticket)
+
+
+@turn
+async def lost_lane(studio: Studio) -> None:
+    """The workflow is terminated in mid-run; the next input opens the lane again, and the run goes on."""
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.until_speaking()
+        await studio.remember()
+        await studio.lane.terminate("the recording needs a lost lane")
+        second = await client.submit(studio.name, "two")
+        await ended(first)
+        await ended(second)
