@@ -45,6 +45,11 @@ class WorkerProcess:
         """The process id."""
         return self._process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, or is frozen."""
+        return self._process.returncode is None
+
     async def kill(self) -> None:
         """End it as a crash would."""
         if self._process.returncode is None:
