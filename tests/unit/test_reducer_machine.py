@@ -82,6 +82,7 @@ class ReducerMachine(RuleBasedStateMachine):
         decision = reduce(self.head, command, NOW)
         assert before == self.head
         if isinstance(decision, Transition):
+            assert not self._is_outdated(before, command)
             self._check_counters(before, decision)
             self.head = decision.head
             self._write_down(before, command, decision)
@@ -93,6 +94,13 @@ class ReducerMachine(RuleBasedStateMachine):
 
     def decided(self, mutation: Mutation) -> None:
         """Called for each mutation, in order."""
+
+    def _is_outdated(self, before: LaneHead, command: Command) -> bool:
+        """Whether a command speaks of another version of the conversation, or another revision of its run."""
+        version = getattr(command, "expected_version", None)
+        revision = getattr(command, "expected_revision", None)
+        run = before.run(getattr(command, "run_id", ""))
+        return version not in (None, before.version) or (run is not None and revision not in (None, run.revision))
 
     def _check_counters(self, before: LaneHead, made: Transition) -> None:
         moved = 0 if made.mutation.kind is MutationKind.NOTE else 1
@@ -369,6 +377,10 @@ class ReducerMachine(RuleBasedStateMachine):
         assert not self.head.receipts_complete or self.head.purged or len(self.head.receipts) == len(self.book)
 
     @invariant()
+    def the_head_remembers_each_admission_as_the_book_does(self) -> None:
+        assert [self.book[receipt.key].receipt for receipt in self.head.receipts] == list(self.head.receipts)
+
+    @invariant()
     def tokens_and_offers_make_sense(self) -> None:
         for run in self.head.runs:
             assert set(run.offered) <= set(run.input_ids)
@@ -506,3 +518,24 @@ TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
     max_examples=25, stateful_step_count=50, deadline=None, suppress_health_check=SLOW, print_blob=True
 )
+
+
+def test_a_lane_opened_again_answers_for_an_absorbed_input_as_before() -> None:
+    machine = StoreMachine()
+    machine.begin_with_a_few_inputs([Policy.QUEUE], coalesce=False)
+    machine.accept([Policy.INJECT], coalesce=False, tool=False)
+    machine.succeed(boundary=True)
+    machine.lose_the_lane_and_open_it_again()
+
+    assert "run-k0" == machine.head.receipts[-1].run_id
+    machine.teardown()
+
+
+def test_a_run_put_back_has_nothing_on_offer_after_its_lane_was_opened_again() -> None:
+    machine = StoreMachine()
+    machine.begin_with_a_few_inputs([Policy.INJECT], coalesce=False)
+    machine.lose_the_worker()
+    machine.lose_the_lane_and_open_it_again()
+
+    assert [("run-k0", ())] == [(run.id, run.offered) for run in machine.head.runs]
+    machine.teardown()
