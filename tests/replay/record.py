@@ -7,6 +7,7 @@ are kept for ever: a later release that cannot replay them would break the lanes
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import json
 import sys
@@ -72,6 +73,8 @@ def main() -> None:
     folder = HISTORIES / importlib.metadata.version("turnlane")
     folder.mkdir(parents=True, exist_ok=True)
     asyncio.run(record(sys.argv[1:], folder))
+    # What is left of a worker must not meet the end of the interpreter, which it may crash.
+    gc.collect()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 from pathlib import Path
@@ -50,3 +51,5 @@ async def replay_all(paths: list[Path]) -> None:
 
 if __name__ == "__main__":
     asyncio.run(replay_all([Path(name) for name in sys.argv[1:]]))
+    # What is left of a worker must not meet the end of the interpreter, which it may crash.
+    gc.collect()
