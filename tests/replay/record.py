@@ -69,6 +69,7 @@ async def record(names: list[str], folder: Path) -> None:
 
 def main() -> None:
     """Record under the release that is installed."""
+    # A script finds only its own folder, and the turns are modules of the project.
     sys.path.insert(0, str(ROOT))
     folder = HISTORIES / importlib.metadata.version("turnlane")
     folder.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,9 @@ def test_every_kind_of_turn_is_kept() -> None:
     assert set(TURNS) == names
 
 
-@pytest.mark.parametrize("name", ["idle-close", "lost-lane", "continue-between-runs", "continue-between-steps"])
+@pytest.mark.parametrize(
+    "name", ["idle-close", "lost-lane", "superseded-lane", "continue-between-runs", "continue-between-steps"]
+)
 def test_a_lane_with_several_lives_is_kept_whole(name: str) -> None:
     assert len(kept(f"{RELEASE}/{name}.*.json")) > 1
 
@@ -46,13 +48,27 @@ def test_no_history_tells_where_it_was_recorded() -> None:
     assert [] == [path.name for path in kept() if home in path.read_text(encoding="utf-8")]
 
 
-# --- what replaying would notice ----------------------------------------------------------------
-
-
 def scheduled(history: dict[str, Any]) -> list[dict[str, Any]]:
     """The scheduling of each activity, in order."""
     name = "activityTaskScheduledEventAttributes"
     return [event[name] for event in history["events"] if name in event]
+
+
+@pytest.mark.parametrize(
+    ("name", "activities"),
+    [
+        ("plain", {"provider_step"}),
+        ("parallel-tools", {"provider_step", "add", "ring"}),
+        ("store-outage", {"provider_step", "commit"}),
+    ],
+)
+def test_a_kept_history_is_what_its_name_says(name: str, activities: set[str]) -> None:
+    history = load(HISTORIES / RELEASE / f"{name}.json")
+
+    assert activities == {call["activityType"]["name"] for call in scheduled(history)}
+
+
+# --- what replaying would notice ----------------------------------------------------------------
 
 
 def is_marker(event: dict[str, Any]) -> bool:

@@ -56,6 +56,13 @@ async def ended(ticket: Ticket, reason: TerminalReason = TerminalReason.SUCCESS)
         raise AssertionError(f"{ticket.conversation_id} ended {result.reason}, not {reason}")
 
 
+async def answered_together(one: Ticket, other: Ticket) -> None:
+    """Insist that one run answered both."""
+    runs = {(await ticket.result(timeout=BOUND)).run_id for ticket in (one, other)}
+    if len(runs) != 1:
+        raise AssertionError(f"{one.conversation_id} was answered by {len(runs)} runs")
+
+
 def slow(studio: Studio) -> Script:
     """The first model call begins and then says nothing more; every later one answers."""
     calls = iter([True])
@@ -148,6 +155,15 @@ async def interrupt(studio: Studio) -> None:
 
 
 @turn
+async def stop_by_signal(studio: Studio) -> None:
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        await studio.until_speaking()
+        await studio.lane.signal("stop")
+        await ended(first, TerminalReason.INTERRUPTED)
+
+
+@turn
 async def interrupt_by_input(studio: Studio) -> None:
     async with studio.serving(agent(slow(studio))) as client:
         first = await client.submit(studio.name, "one")
@@ -197,7 +213,8 @@ async def inject(studio: Studio) -> None:
         studio.held.release()
         await ended(first)
         await ended(injected)
-        await ended(await client.submit(studio.name, "two", key="two"))
+        await answered_together(first, injected)
+        await answered_together(first, await client.submit(studio.name, "two", key="two"))
 
 
 @turn
@@ -209,6 +226,7 @@ async def coalesced(studio: Studio) -> None:
         studio.held.release()
         for ticket in (first, *joined):
             await ended(ticket)
+        await answered_together(*joined)
 
 
 @turn
@@ -222,7 +240,7 @@ async def chosen_policy(studio: Studio) -> None:
         second = await client.submit(studio.name, "two")
         studio.held.release()
         await ended(first)
-        await ended(second)
+        await answered_together(first, second)
 
 
 # --- what callers do ----------------------------------------------------------------------------
@@ -374,3 +392,12 @@ async def lost_lane(studio: Studio) -> None:
         second = await client.submit(studio.name, "two")
         await ended(first)
         await ended(second)
+
+
+@turn
+async def superseded_lane(studio: Studio) -> None:
+    """Another incarnation took the conversation; what only this one heard of is carried into the next."""
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        await ended(await client.submit(studio.name, "one"))
+        await studio.whole_store.open_lane(studio.name, "another incarnation", None)
+        await ended(await client.submit(studio.name, "two", via="signal"))
