@@ -28,6 +28,13 @@ from turnlane.testing.races import Barrier
 
 BOUND = 30.0
 
+MANY_LANES = 100
+"""How many lanes a worker keeps in a test that runs several at once.
+
+Also where the suite replays every task: with no place for them, the SDK turns lanes out whose local activities
+are under way, and their tasks are lost until they time out.
+"""
+
 
 class ModelCall:
     """One call of the model. What the test says is streamed at once; nothing ends until the test ends it."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, open_play, run_id
-from tests.integration.stage import BOUND, Stage
+from tests.integration.stage import BOUND, MANY_LANES, Stage
 from turnlane.agent import PolicyContext
 from turnlane.client.dev_server import DevServer
 from turnlane.records.admissions import Policy, RecordIds
@@ -260,7 +260,7 @@ async def test_twenty_lanes_started_by_signal_are_each_answered_once(bench: Benc
     stage.play()
     names = [f"{bench.task_queue}-{number}" for number in range(20)]
     tickets = [await client.submit(name, name, key="A", via="signal") for name in names]
-    await serve(stage.agent(), providers=stage.providers)
+    await serve(stage.agent(), providers=stage.providers, max_cached_workflows=MANY_LANES)
     ended = [await ticket.result(BOUND) for ticket in tickets]
 
     assert [f"answer to {name}" for name in names] == [result.text for result in ended]

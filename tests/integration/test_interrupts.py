@@ -12,7 +12,7 @@ from temporalio.client import WorkflowHandle
 
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, look, open_play, run_id
-from tests.integration.stage import BOUND, Stage, until
+from tests.integration.stage import BOUND, MANY_LANES, Stage, until
 from turnlane.activities.projection import INTERRUPTED_MARKER
 from turnlane.agent import Agent, ScriptedModel, ToolContext, tool
 from turnlane.agent.models import Action, Call, Pause, Say, ScriptedRequest
@@ -170,9 +170,11 @@ async def test_the_partial_answer_is_kept_and_marked(play: Play) -> None:
 
 async def test_the_next_prompt_shows_what_was_interrupted(play: Play) -> None:
     a = await play.submit("A")
-    (await play.stage.call(1)).say("Once upon")
+    call = await play.stage.call(1)
+    call.say("Once upon")
     await play.until_draft("Once upon")
     b = await play.submit("B", "interrupt")
+    await asyncio.wait_for(call.closed.wait(), BOUND)
     play.stage.play()
 
     assert ["interrupted", "success"] == await play.reasons(a, b)
@@ -181,9 +183,11 @@ async def test_the_next_prompt_shows_what_was_interrupted(play: Play) -> None:
 
 async def test_a_superseded_answer_is_kept_and_never_shown_to_the_model(play: Play) -> None:
     a = await play.submit("A")
-    (await play.stage.call(1)).say("Once upon")
+    call = await play.stage.call(1)
+    call.say("Once upon")
     await play.until_draft("Once upon")
     b = await play.submit("B", "supersede")
+    await asyncio.wait_for(call.closed.wait(), BOUND)
     play.stage.play()
     ended = await a.result(BOUND)
 
@@ -296,7 +300,8 @@ def tireless(request: ScriptedRequest) -> list[Action]:
 
 
 async def test_an_interrupt_at_any_moment_is_the_last_thing_a_run_does(bench: Bench, serve: Serve) -> None:
-    await serve(Agent(name="tireless", model=ScriptedModel(script=tireless), tools=[tick]))
+    agent = Agent(name="tireless", model=ScriptedModel(script=tireless), tools=[tick])
+    await serve(agent, max_cached_workflows=MANY_LANES)
     client, dice = bench.client(), random.Random(50)
     moments = [dice.uniform(0.0, 1.0) for _ in range(30)]
     late: list[list[str]] = []
@@ -312,8 +317,9 @@ async def test_an_interrupt_at_any_moment_is_the_last_thing_a_run_does(bench: Be
 async def _interrupted_after(client: Turnlane, conversation: str, seconds: float) -> list[str]:
     """Interrupt a run at a moment, and return the activities that its lane scheduled afterwards."""
     ticket = await client.submit(conversation, "work")
+    admission = await ticket.admitted(BOUND)
     await asyncio.sleep(seconds)
-    await client.interrupt(conversation, run_id(ticket))
+    await client.interrupt(conversation, admission.run_id)
     ended = await ticket.result(BOUND)
     assert TerminalReason.INTERRUPTED is ended.reason
     return await _scheduled_after_interrupt(client.temporal.get_workflow_handle(f"lane/{conversation}"))
