@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from turnlane.testing.fault_plan import CutAfter, HangUp, Pass, PingsOnly, Silent, Step
@@ -19,13 +19,13 @@ def asked(server: FaultServer, **more: Any) -> dict[str, Any]:
 
 
 async def body_of(server: FaultServer, **more: Any) -> str:
-    async with httpx.AsyncClient() as client:
+    async with httpx2.AsyncClient() as client:
         return (await client.post(**asked(server, **more))).text
 
 
 async def test_pings_are_on_the_wire() -> None:
     async with FaultServer([PingsOnly(0.001)]) as server:
-        async with httpx.AsyncClient() as client, client.stream("POST", **asked(server)) as response:
+        async with httpx2.AsyncClient() as client, client.stream("POST", **asked(server)) as response:
             first = await anext(response.aiter_bytes())
 
     assert first.startswith(b": ping\n\n")
@@ -53,7 +53,7 @@ async def test_a_function_decides_for_itself() -> None:
 async def test_a_request_that_breaks_a_rule_uses_up_no_step() -> None:
     async with FaultServer([HangUp()]) as server:
         body = await body_of(server, messages=[{"role": "user", "content": ""}])
-        with pytest.raises(httpx.RemoteProtocolError):
+        with pytest.raises(httpx2.RemoteProtocolError):
             await body_of(server)
 
     assert "blank_text" == json.loads(body)["error"]["code"]
@@ -73,7 +73,7 @@ async def test_requests_are_kept_without_their_secrets() -> None:
 
 
 async def test_an_unknown_path_is_not_found() -> None:
-    async with FaultServer([Pass()]) as server, httpx.AsyncClient() as client:
+    async with FaultServer([Pass()]) as server, httpx2.AsyncClient() as client:
         response = await client.get(f"{server.openai_url}/models")
 
     assert (404, []) == (response.status_code, server.requests)
@@ -95,7 +95,7 @@ async def test_a_chunked_request_is_read() -> None:
         for piece in (b'{"model": "m", "stream": true, ', b'"messages": [{"role": "user", "content": "hi"}]}'):
             yield piece
 
-    async with FaultServer([Pass("ok")]) as server, httpx.AsyncClient() as client:
+    async with FaultServer([Pass("ok")]) as server, httpx2.AsyncClient() as client:
         headers = {"authorization": "Bearer secret", "expect": "100-continue"}
         response = await client.post(f"{server.openai_url}/chat/completions", content=body(), headers=headers)
 
@@ -107,7 +107,7 @@ async def test_closing_the_server_drops_open_streams() -> None:
         call = asyncio.ensure_future(body_of(server))
         await server.wait_for_requests(1)
 
-    with pytest.raises(httpx.RemoteProtocolError):
+    with pytest.raises(httpx2.RemoteProtocolError):
         await call
 
 

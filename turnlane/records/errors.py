@@ -140,7 +140,7 @@ class WorkersUnavailableError(RetryableError):
 
 
 class TemporalUnavailableError(RetryableError):
-    """Temporal did not answer, or answered that it cannot just now. `details['status']` is its status, if it gave one."""
+    """Temporal did not answer, or cannot just now. `details['status']` is its status, if it gave one."""
 
     code = "TEMPORAL_UNAVAILABLE"
 
