@@ -192,6 +192,18 @@ async def test_inputs_sent_at_once_are_each_answered_once_in_order_of_admission(
     assert sorted(names, key=order.__getitem__) == await play.answered()
 
 
+async def test_a_burst_of_inputs_costs_no_model_call_twice(play: Play) -> None:
+    play.stage.play()
+    await play.submit("first")
+    before = (await play.lane.describe()).run_id
+    tickets = await asyncio.gather(*(play.submit(f"input {number:02}") for number in range(40)))
+    reasons = await play.reasons(*tickets)
+
+    assert ["success"] * 40 == reasons
+    assert 41 == len(play.stage.calls)
+    assert before == (await play.lane.describe()).run_id
+
+
 async def test_records_carry_the_ids_that_the_caller_gave_away(play: Play) -> None:
     play.stage.play()
     ids = RecordIds(input_message_id="in-1", run_id="run-1", assistant_message_id="out-1")

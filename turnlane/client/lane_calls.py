@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from temporalio.client import (
     Client,
@@ -46,6 +47,14 @@ LANE = "ConversationLane"
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 0.3
 
+UPDATES_AT_ONCE = 4
+"""How many short updates one client has in flight to a lane.
+
+The server takes ten to one workflow, and a lane lets six callers stay for a result. One more is not only
+refused: the server then forgets the lane's task in progress, which runs again, and what it decides the second
+time may differ from what it stored the first.
+"""
+
 _MOVING_ON = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED})
 _REFUSING = frozenset(
     {
@@ -70,6 +79,7 @@ class LaneCalls:
         self._client = client
         self._task_queue = task_queue
         self._answer_seconds = answer_seconds
+        self._gates: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def handle(self, conversation_id: str) -> WorkflowHandle[Any, Any]:
         """The Temporal handle of a lane."""
@@ -178,8 +188,12 @@ class LaneCalls:
             return update
 
         with our_errors():
-            async with asyncio.timeout(self._answer_seconds):
+            async with asyncio.timeout(self._answer_seconds), self._gate(conversation_id):
                 return await _again_while_moving_on(attempt)
+
+    def _gate(self, conversation_id: str) -> asyncio.Semaphore:
+        """What lets few updates at a time to one lane, first come, first served; kept while somebody uses it."""
+        return self._gates.setdefault(conversation_id, asyncio.Semaphore(UPDATES_AT_ONCE))
 
     def _start(self, conversation_id: str) -> WithStartWorkflowOperation[Any, Any]:
         return WithStartWorkflowOperation(
