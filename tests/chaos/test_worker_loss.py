@@ -109,7 +109,7 @@ async def test_a_worker_that_is_asked_to_stop_in_mid_answer_hands_the_run_on(hou
 async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house: House, conversation: str) -> None:
     (house.folder / HOLD).touch()
     sleeper = await house.worker()
-    ticket = await house.client().submit(conversation, "flow")
+    ticket = await house.client().submit(conversation, "stream")
     admission = await ticket.admitted()
     witness = Witness(ticket)
     await witness.until_told("assistant-delta", 10)

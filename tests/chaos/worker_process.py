@@ -57,9 +57,9 @@ def note(folder: Path, name: str, line: str) -> None:
 
 
 def _stream(request: ScriptedRequest) -> Sequence[Action]:
-    """Begin to answer and get stuck; the second attempt answers."""
+    """Talk and talk; the second attempt answers."""
     if request.attempt == 1:
-        return [Say("words that are lost"), Pause(FOR_EVER)]
+        return [Say("words that are lost " * 2_000, chunk=10, delay=0.05)]
     return [Say("the answer")]
 
 
@@ -80,13 +80,6 @@ def _tools(request: ScriptedRequest) -> Sequence[Action]:
     return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
 
 
-def _flow(request: ScriptedRequest) -> Sequence[Action]:
-    """Talk and talk; the second attempt answers in short, once nobody holds it any more."""
-    if request.attempt == 1:
-        return [Say("stale " * 20_000, chunk=6, delay=0.02)]
-    return [Say("the answer")]
-
-
 def _soak(request: ScriptedRequest) -> Sequence[Action]:
     """An ordinary turn that takes a while."""
     if request.step == 0:
@@ -98,7 +91,6 @@ SCENES: dict[str, Callable[[ScriptedRequest], Sequence[Action]]] = {
     "stream": _stream,
     "between": _between,
     "tools": _tools,
-    "flow": _flow,
     "soak": _soak,
 }
 
