@@ -293,13 +293,13 @@ async def test_watchers_never_block_an_input(play: Play) -> None:
     a = await play.submit("A")
     await play.stage.call(1)
     plain = play.bench.client(store=False, bus=False)
-    watchers = [asyncio.create_task(plain.await_result(play.conversation, run_id(a))) for _ in range(12)]
+    watchers = [asyncio.create_task(plain.await_result(play.conversation, run_id(a))) for _ in range(30)]
     b = await play.submit("B")
     play.stage.play()
     ends = await asyncio.wait_for(asyncio.gather(*watchers), BOUND)
 
     assert b.admission is not None
-    assert [(run_id(a), "success")] * 12 == [(end.run_id, end.reason.value) for end in ends]
+    assert [(run_id(a), "success")] * 30 == [(end.run_id, end.reason.value) for end in ends]
     assert ["success"] == await play.reasons(b)
 
 

@@ -27,10 +27,14 @@ from turnlane.records.errors import (
     error_for,
 )
 from turnlane.records.events import RunStateEvent, TerminalEvent
+from turnlane.records.lane import WaitReply
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import RunView
 from turnlane.store.bus import EventBus, Resync
 from turnlane.store.protocol import Store
+
+SHORTEST_STAY_SECONDS = 1.0
+"""A lane that answers sooner, and not with the end, has no place for one more to stay, or is moving on."""
 
 
 class Awaiting:
@@ -123,15 +127,28 @@ class Awaiting:
             wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
 
     async def _result_by_waiting(self, conversation_id: str, run_id: str) -> Result:
-        wait = FIRST_POLL_SECONDS
+        """Stay with the lane until the run has ended; a lane where too many stay is asked by query."""
+        loop = asyncio.get_running_loop()
         while True:
-            started = asyncio.get_running_loop().time()
+            started = loop.time()
             reply = await self._lanes.wait(conversation_id, run_id)
+            if (reply is None or reply.terminal is None) and loop.time() - started < SHORTEST_STAY_SECONDS:
+                reply = await self._end_by_query(conversation_id, run_id)
             if reply is not None and reply.terminal is not None:
                 return result_of_terminal(reply.terminal)
-            if asyncio.get_running_loop().time() - started < 1.0:
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, LONGEST_POLL_SECONDS)
+
+    async def _end_by_query(self, conversation_id: str, run_id: str) -> WaitReply | None:
+        """Poll until the run is not active; None when there is no lane to ask."""
+        wait = FIRST_POLL_SECONDS
+        while True:
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_POLL_SECONDS)
+            try:
+                reply = await self._lanes.query_end(conversation_id, run_id)
+            except (NoLane, WorkersUnavailableError):
+                return None
+            if not reply.again:
+                return reply
 
     async def _settled_view(self, conversation_id: str, run_id: str, tenant: str | None) -> RunView:
         view = await self._reads.load_run(conversation_id, run_id, tenant=tenant)

@@ -65,7 +65,8 @@ _REFUSING = frozenset(
         RPCStatusCode.UNIMPLEMENTED,
     }
 )
-_ENDED_UNDER_AN_UPDATE = "AcceptedUpdateCompletedWorkflow"
+_UNANSWERED = frozenset({"AcceptedUpdateCompletedWorkflow", "UnprocessedUpdate"})
+"""The server's own failures of updates: the lane ended under one, or a task that had it was lost too often."""
 
 
 class NoLane(Exception):
@@ -159,6 +160,11 @@ class LaneCalls:
     async def query_runs(self, conversation_id: str) -> list[RunLine]:
         """Ask a lane for its active runs."""
         reply: list[RunLine] = await self._query(conversation_id, "runs", list[RunLine])
+        return reply
+
+    async def query_end(self, conversation_id: str, run_id: str) -> WaitReply:
+        """Ask a lane how a run ended, which takes no place from an update."""
+        reply: WaitReply = await self._query(conversation_id, "end", WaitReply, run_id)
         return reply
 
     async def _query(self, conversation_id: str, name: str, result: Any, *args: Any) -> Any:
@@ -281,7 +287,7 @@ def as_turnlane_error(error: WorkflowUpdateFailedError) -> TurnlaneError:
     cause = error.cause
     if not isinstance(cause, ApplicationError):
         return LaneClosingError("the lane ended before it answered")
-    if cause.type == _ENDED_UNDER_AN_UPDATE:
+    if cause.type in _UNANSWERED:
         return LaneClosingError("the lane ended before it answered")
     details = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else {}
     return error_for(cause.type or "", cause.message, details)

@@ -67,6 +67,7 @@ class ConversationLane:
         self._runs = RunLoop(self._core)
         self._waiting = Waiting(self._core)
         self._control = Control(self._core, self._waiting)
+        self._is_telling = False
 
     # --- the main coroutine ---------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class ConversationLane:
 
     async def _live(self) -> LaneReport:
         core = self._core
-        core.tell = lambda: workflow.set_current_details(details(core))
+        core.tell = self._tell_soon
         await self._open()
         tasks = [
             asyncio.create_task(core.outbox.mirror(lambda: core.epoch, lambda: core.settings, core.learned)),
@@ -97,6 +98,16 @@ class ConversationLane:
             report = await self._rest(tasks)
             if report is not None:
                 return report
+
+    def _tell_soon(self) -> None:
+        """Have the current details written once, however much changes before the loop turns."""
+        if not self._is_telling:
+            self._is_telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        workflow.set_current_details(details(self._core))
 
     async def _rest(self, tasks: list[asyncio.Task[None]]) -> LaneReport | None:
         """Do what the moment asks: reopen, renew, close, or (None) go on."""
@@ -384,3 +395,8 @@ class ConversationLane:
     def query_admission(self, key: str) -> AdmissionQuery:
         """What became of an input that was just sent, by its key."""
         return AdmissionQuery(admission=self._admissions.recall(key))
+
+    @workflow.query(name="end")
+    def query_end(self, run_id: str) -> WaitReply:
+        """How a run ended, as far as the lane remembers: for callers whom `wait` sent away."""
+        return self._waiting.end_of(run_id)

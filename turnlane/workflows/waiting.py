@@ -37,6 +37,11 @@ class Waiting:
             return await self._look_up(run_id)
         return await self._stay(run_id)
 
+    def end_of(self, run_id: str) -> WaitReply:
+        """What the lane knows by heart: the end, `again` while the run is active, neither if it must be looked up."""
+        end = self._core.ends.get(run_id)
+        return WaitReply(terminal=end, again=end is None and self._core.head.run(run_id) is not None)
+
     async def _look_up(self, run_id: str) -> WaitReply:
         standing = await self.standing(run_id)
         if standing.terminal is None and standing.state is None:
