@@ -90,6 +90,14 @@ async def collected(ticket: Ticket) -> list[Event]:
     return await Watch(ticket.events()).finished()
 
 
+async def told(talk: tuple[Turnlane, str]) -> list[Event]:
+    """All that somebody is told of a conversation's first turn who watched from before it began."""
+    client, conversation = talk
+    watch = Watch(client.events(conversation, from_seq=0))
+    await client.submit(conversation, "hi")
+    return await watch.finished()
+
+
 def durable(events: Sequence[Event]) -> list[DurableEvent]:
     return [event for event in events if is_durable(event)]  # type: ignore[misc]
 
@@ -118,11 +126,7 @@ def sequences(events: Sequence[Event]) -> dict[str, list[int]]:
 
 
 async def test_a_run_is_told_from_its_admission_to_its_terminal(talk: tuple[Turnlane, str]) -> None:
-    client, conversation = talk
-    watch = Watch(client.events(conversation, from_seq=0))
-    await (await client.submit(conversation, "hi")).result(BOUND)
-
-    events = await watch.finished()
+    events = await told(talk)
 
     assert ["admission", "run-state", "run-state", "run-operation"] == [event.type for event in events[:4]]
     states = [event.state for event in events if isinstance(event, RunStateEvent)]
@@ -135,22 +139,20 @@ async def test_a_run_is_told_from_its_admission_to_its_terminal(talk: tuple[Turn
 
 
 async def test_each_step_starts_before_it_speaks_and_ends_after(talk: tuple[Turnlane, str]) -> None:
-    client, conversation = talk
-    events = await collected(await client.submit(conversation, "hi"))
+    events = await told(talk)
 
-    told: list[tuple[int | None, str]] = []
+    seen: list[tuple[int | None, str]] = []
     for event in events:
         if isinstance(event, RunOperationEvent):
-            told.append((event.operation.step, event.operation.phase.value))
+            seen.append((event.operation.step, event.operation.phase.value))
         elif isinstance(event, AssistantDeltaEvent):
-            told.append((int(event.epoch.rsplit(":", 3)[1]), "delta"))
-    shown = [item for item, _ in groupby(item for item in told if item[1] != OperationPhase.FIRST_OUTPUT)]
+            seen.append((int(event.epoch.rsplit(":", 3)[1]), "delta"))
+    shown = [item for item, _ in groupby(item for item in seen if item[1] != OperationPhase.FIRST_OUTPUT)]
     assert [(step, what) for step in (0, 1) for what in ("started", "delta", "completed")] == shown
 
 
 async def test_text_and_reasoning_arrive_whole(talk: tuple[Turnlane, str]) -> None:
-    client, conversation = talk
-    events = await collected(await client.submit(conversation, "hi"))
+    events = await told(talk)
 
     said = "".join(event.text_delta for event in events if isinstance(event, AssistantDeltaEvent))
     thought = "".join(event.text_delta for event in events if isinstance(event, ReasoningDeltaEvent))
@@ -158,12 +160,10 @@ async def test_text_and_reasoning_arrive_whole(talk: tuple[Turnlane, str]) -> No
 
 
 async def test_every_publisher_counts_from_one_without_holes(talk: tuple[Turnlane, str]) -> None:
-    client, conversation = talk
-    ticket = await client.submit(conversation, "hi")
-    events = await collected(ticket)
+    events = await told(talk)
 
     counted = sequences(events)
-    prefix = f"{run_id(ticket)}:1"
+    prefix = f"{events[0].run_id}:1"
     assert {f"{prefix}:0:model:1", f"{prefix}:0:call_0_0:1", f"{prefix}:0:call_0_1:1", f"{prefix}:1:model:1"} == set(
         counted
     )
@@ -171,15 +171,14 @@ async def test_every_publisher_counts_from_one_without_holes(talk: tuple[Turnlan
 
 
 async def test_a_tool_call_is_told_when_it_starts_and_when_it_ends(talk: tuple[Turnlane, str]) -> None:
-    client, conversation = talk
-    events = await collected(await client.submit(conversation, "hi"))
+    events = await told(talk)
 
-    told: dict[str, list[ToolStatus]] = {}
+    seen: dict[str, list[ToolStatus]] = {}
     for event in events:
         if isinstance(event, ToolStatusEvent):
-            told.setdefault(event.call_id, []).append(event.status)
+            seen.setdefault(event.call_id, []).append(event.status)
     both = [ToolStatus.STARTED, ToolStatus.COMPLETED]
-    assert {"call_0_0": both, "call_0_1": both} == told
+    assert {"call_0_0": both, "call_0_1": both} == seen
 
 
 # --- who is told what ---------------------------------------------------------------------------
@@ -222,7 +221,7 @@ async def test_a_watcher_that_comes_in_mid_answer_misses_nothing_durable(bench: 
     events = await watch.finished()
 
     deltas = [event.text_delta for event in events if isinstance(event, AssistantDeltaEvent)]
-    assert deltas in (["second"], [])
+    assert ["second"] == deltas
     assert set(await stored(bench, play.conversation)) <= set(ids(events))
 
 
@@ -256,9 +255,9 @@ async def test_events_without_a_position_are_the_new_ones(bench: Bench, play: Pl
     play.stage.play()
     await tickets[-1].result(BOUND)
 
-    told = await watch.finished()
+    events = await watch.finished()
 
-    assert run_id(first) not in {event.run_id for event in told}
+    assert run_id(first) not in {event.run_id for event in events}
 
 
 async def test_the_watcher_of_an_absorbed_input_follows_it(play: Play) -> None:
@@ -286,10 +285,10 @@ async def test_two_tickets_of_one_conversation_are_told_their_own_run(play: Play
     watches = [Watch(ticket.events()) for ticket in (a, b)]
     play.stage.play()
 
-    told = [await watch.finished() for watch in watches]
+    heard = [await watch.finished() for watch in watches]
 
-    assert [{run_id(a)}, {run_id(b)}] == [{event.run_id for event in events} for events in told]
-    assert [["terminal"]] * 2 == [[event.type for event in events if event.type == "terminal"] for events in told]
+    assert [{run_id(a)}, {run_id(b)}] == [{event.run_id for event in events} for events in heard]
+    assert [["terminal"]] * 2 == [[event.type for event in events if event.type == "terminal"] for events in heard]
 
 
 # --- slow watchers ------------------------------------------------------------------------------
