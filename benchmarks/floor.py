@@ -14,7 +14,7 @@ from datetime import timedelta
 from temporalio import activity, workflow
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdateStage
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
@@ -109,7 +109,13 @@ class FloorWork:
 
 def floor_worker(client: Client, work: FloorWork, task_queue: str) -> Worker:
     """A worker of the floor, not running yet."""
-    return Worker(client, task_queue=task_queue, workflows=[FloorLane], activities=[work.commit, work.step])
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[FloorLane],
+        activities=[work.commit, work.step],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
 
 
 class FloorClient:

@@ -32,6 +32,10 @@ CACHED_WORKFLOWS = int(os.environ.get("TURNLANE_TEST_CACHED_WORKFLOWS", "1000"))
 """0 makes every workflow task replay its whole history: the integration suite must pass that way too."""
 
 
+SANDBOXED = os.environ.get("TURNLANE_TEST_SANDBOXED") == "1"
+"""Whether lanes run in the SDK's sandbox, which finds out what a workflow must not do."""
+
+
 @pytest.fixture(scope="session")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
     """The dev server that all tests share."""
@@ -60,6 +64,7 @@ class Bench:
         """A worker that is not running yet; use it as an async context manager."""
         options.setdefault("max_cached_workflows", CACHED_WORKFLOWS)
         options.setdefault("graceful_seconds", 2.0)
+        options.setdefault("sandboxed", SANDBOXED)
         return build_worker(
             self.temporal,
             store=self.store,

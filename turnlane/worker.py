@@ -12,8 +12,8 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
-from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from turnlane.activities.lane_work import LaneWork
 from turnlane.activities.provider_step import ProviderSteps
@@ -41,6 +41,7 @@ def build_worker(
     settings: LaneSettings | None = None,
     providers: Providers | None = None,
     graceful_seconds: float = 10.0,
+    sandboxed: bool = False,
     **options: Any,
 ) -> Worker:
     """Make a worker that runs lanes and their activities for `agents`. `options` go to Temporal's Worker.
@@ -48,8 +49,10 @@ def build_worker(
     The client must use the pydantic data converter (`turnlane.client.connect` sees to that). Heartbeats
     are sent at most a second late, so that an interrupt is heard soon on any server; a lane whose worker
     died is offered to the others after two seconds. Give a `build_id` (or a `deployment_config`) to tell
-    releases of an application apart in Temporal; without one it is turnlane's version. Raises ValueError
-    for two agents of one name.
+    releases of an application apart in Temporal; without one it is turnlane's version. With `sandboxed`, lanes
+    run in the SDK's sandbox, which finds out what a workflow must not do, and costs a third of a turn; the
+    lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. Raises ValueError for two
+    agents of one name.
     """
     by_name = {agent.name: agent for agent in agents}
     if len(by_name) != len(agents):
@@ -75,23 +78,22 @@ def build_worker(
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
         graceful_shutdown_timeout=timedelta(seconds=graceful_seconds),
-        **_quick_start(options),
+        workflow_runner=_runner(sandboxed),
+        **_release(options),
         **options,
     )
 
 
-def _quick_start(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that make a worker and its lanes start sooner, as far as `given` does not say otherwise.
+def _runner(sandboxed: bool) -> WorkflowRunner:
+    return SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
 
-    The SDK's own build id hashes the bytecode of every loaded module: half a worker's start. The sandbox
-    would run the lane's module anew for every lane; it has nothing to keep apart, for the module has no
-    state, and what it imports is passed through in any case.
-    """
-    restrictions = SandboxRestrictions.default.with_passthrough_modules("turnlane")
-    quick: dict[str, Any] = {"workflow_runner": SandboxedWorkflowRunner(restrictions=restrictions)}
-    if "deployment_config" not in given:
-        quick["build_id"] = f"turnlane-{version('turnlane')}"
-    return {name: value for name, value in quick.items() if name not in given}
+
+def _release(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A build id, unless the caller tells its releases apart. The SDK's own one hashes the bytecode of every
+    loaded module, which is half of a worker's start."""
+    if "build_id" in given or "deployment_config" in given:
+        return {}
+    return {"build_id": f"turnlane-{version('turnlane')}"}
 
 
 async def has_search_attributes(client: Client, *, register: bool = True) -> bool:
