@@ -23,6 +23,7 @@ from turnlane.records.errors import (
     IdempotencyConflictError,
     RunNotFoundError,
     StoreRequiredError,
+    TemporalUnavailableError,
     WorkersUnavailableError,
     error_for,
 )
@@ -145,7 +146,7 @@ class Awaiting:
             wait = min(wait * 2, LONGEST_POLL_SECONDS)
             try:
                 reply = await self._lanes.query_end(conversation_id, run_id)
-            except (NoLane, WorkersUnavailableError):
+            except (NoLane, WorkersUnavailableError, TemporalUnavailableError):
                 return None
             if not reply.again:
                 return reply

@@ -55,6 +55,9 @@ refused: the server then forgets the lane's task in progress, which runs again, 
 time may differ from what it stored the first.
 """
 
+STAYS_AT_ONCE = 3
+"""How many callers one client lets stay with a lane for a result; the others ask by query."""
+
 _MOVING_ON = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED})
 _REFUSING = frozenset(
     {
@@ -81,6 +84,7 @@ class LaneCalls:
         self._task_queue = task_queue
         self._answer_seconds = answer_seconds
         self._gates: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._stays: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def handle(self, conversation_id: str) -> WorkflowHandle[Any, Any]:
         """The Temporal handle of a lane."""
@@ -135,6 +139,13 @@ class LaneCalls:
 
     async def wait(self, conversation_id: str, run_id: str) -> WaitReply | None:
         """Ask a lane once to be told when a run has ended. None when it cannot be asked that way just now."""
+        places = self._stays.setdefault(conversation_id, asyncio.Semaphore(STAYS_AT_ONCE))
+        if places.locked():
+            return None
+        async with places:
+            return await self._stay(conversation_id, run_id)
+
+    async def _stay(self, conversation_id: str, run_id: str) -> WaitReply | None:
         try:
             handle = self.handle(conversation_id)
             reply: WaitReply = await handle.execute_update("wait", WaitRequest(run_id=run_id), result_type=WaitReply)
