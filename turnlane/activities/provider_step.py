@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from turnlane.activities.draft import Draft
 from turnlane.activities.failing import as_failures, persist, place_of
@@ -42,7 +41,7 @@ from turnlane.activities.providers.base import (
 )
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
-from turnlane.activities.pulse import Cut, heartbeats, why_cut
+from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
 from turnlane.agent.agent import Agent, PromptContext
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
@@ -86,7 +85,8 @@ class ProviderSteps:
         async with heartbeats():
             step = _Step(self._store, self._bus, self._providers, agent, request, fence)
             try:
-                return await step.make()
+                with moved_at_shutdown():
+                    return await step.make()
             except StaleFenceError as error:
                 return _refused(attempt, error)
 
@@ -144,19 +144,22 @@ class _Step:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code)
         except ProviderFailure as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
-        await self._begin(prompt, last_model_epoch(run.run, self._fence))
+        await self._begin(prompt, last_model_epoch(run.run, self._fence) if run is not None else None)
         return await self._converse(provider, prompt)
 
     # --- before the call ------------------------------------------------------------------------
 
-    async def _load_run(self) -> RunContext:
+    async def _load_run(self) -> RunContext | None:
+        """The run, where something depends on it: instructions that are made of it, attempts before this one."""
         fence = self._fence
+        if isinstance(self._agent.instructions, str) and fence.attempt == 1:
+            return None
         run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
         if run is None:
             raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
         return run
 
-    async def _prompt(self, run: RunContext) -> Prompt:
+    async def _prompt(self, run: RunContext | None) -> Prompt:
         extra = [item.input_id for item in self._request.taken]
         fence = self._fence
         history = await persist(lambda: self._store.load_history(fence.conversation_id, fence.run_id, extra))
@@ -173,10 +176,12 @@ class _Step:
             raise _ApplicationFailed("ILLEGAL_PROMPT")
         return prompt
 
-    async def _instructions(self, run: RunContext) -> str:
+    async def _instructions(self, run: RunContext | None) -> str:
         given = self._agent.instructions
         if isinstance(given, str):
             return given
+        if run is None:
+            raise AssertionError("instructions that are made of a run need one")
         context = PromptContext(self._fence.conversation_id, self._fence.run_id, run.context, run.metadata)
         try:
             text = given(context)
@@ -320,8 +325,6 @@ class _Step:
         cut = await why_cut(self._store, self._fence)
         if cut is Cut.ABORT:
             return await self._end(StepEnd.ABORTED, OperationPhase.CANCELLED, None)
-        if cut is Cut.SHUTDOWN:
-            raise ApplicationError("the worker is shutting down", type="WORKER_SHUTDOWN")
         raise asyncio.CancelledError
 
     async def _refused_midway(self, error: StaleFenceError) -> StepOutcome:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from enum import StrEnum
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from turnlane.activities.failing import persist
 from turnlane.records.runs import RunState
 from turnlane.records.steps import Fence
 from turnlane.store.protocol import Store
 
+WORKER_SHUTDOWN = "WORKER_SHUTDOWN"
 FIRST_BEAT_SECONDS = 0.25
 BEAT_SECONDS = 2.0
 
@@ -59,9 +61,23 @@ async def why_cut(store: Store, fence: Fence) -> Cut:
     if task is not None:
         task.uncancel()
     details = activity.cancellation_details()
-    if activity.is_worker_shutdown():
-        return Cut.SHUTDOWN
     if details is None or not details.cancel_requested:
-        return Cut.LOST
+        return Cut.SHUTDOWN if activity.is_worker_shutdown() else Cut.LOST
     found = await persist(lambda: store.load_run_context(fence.conversation_id, fence.run_id))
     return Cut.LOST if found is not None and found.run.state is RunState.RUNNING else Cut.ABORT
+
+
+@contextlib.contextmanager
+def moved_at_shutdown() -> Iterator[None]:
+    """Let an activity that its worker's shutdown cancels fail, so that it is tried elsewhere.
+
+    Cancelled is what it would be else, and to the lane that means that it was asked to stop.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        details = activity.cancellation_details()
+        asked = details is not None and details.cancel_requested
+        if asked or not activity.is_worker_shutdown():
+            raise
+        raise ApplicationError("the worker is shutting down", type=WORKER_SHUTDOWN) from None

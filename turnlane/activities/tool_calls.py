@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
 
 from turnlane.activities.failing import as_failures, persist
 from turnlane.activities.lane_work import LOST_CALL_MESSAGES, coded, utc_now
 from turnlane.activities.publishing import Publisher
-from turnlane.activities.pulse import Cut, heartbeats, why_cut
+from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
 from turnlane.agent.agent import Agent
 from turnlane.agent.tools import Tool, ToolContext, ToolReply, bounded_output
 from turnlane.records.errors import StaleFenceError
@@ -54,7 +53,8 @@ class ToolCalls:
     async def _handle(self, request: CallRequest) -> CallOutcome:
         async with heartbeats():
             try:
-                return await self._make(request)
+                with moved_at_shutdown():
+                    return await self._make(request)
             except StaleFenceError as error:
                 stale = error.details.get("reason") != ControlReason.RUN_INTERRUPTED
                 return CallOutcome(call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stale=stale, stored=False)
@@ -107,10 +107,8 @@ class ToolCalls:
     async def _cut_short(self, tool: Tool, fence: Fence) -> ToolReply:
         """The call was cancelled while the tool ran."""
         cut = await why_cut(self._store, fence)
-        if cut is Cut.LOST:
+        if cut is Cut.LOST or (cut is Cut.SHUTDOWN and tool.max_attempts > 1):
             raise asyncio.CancelledError
-        if cut is Cut.SHUTDOWN and tool.max_attempts > 1:
-            raise ApplicationError("the worker is shutting down", type="WORKER_SHUTDOWN")
         code = "INTERRUPTED" if cut is Cut.ABORT else "OUTCOME_UNKNOWN"
         message = LOST_CALL_MESSAGES["OUTCOME_UNKNOWN"] if cut is Cut.SHUTDOWN else INTERRUPTED_MESSAGE
         outcome = ToolOutcome.INTERRUPTED if cut is Cut.ABORT else ToolOutcome.ERROR

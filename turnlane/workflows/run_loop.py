@@ -44,6 +44,7 @@ OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 TOOL_TIMEOUT = "TIMEOUT"
 TOOL_FAILED = "INTERNAL_ERROR"
 INTERRUPTED = "INTERRUPTED"
+WORKER_SHUTDOWN = "WORKER_SHUTDOWN"
 
 STEP_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
@@ -308,4 +309,6 @@ def _call_error(error: ActivityError) -> str:
         return INTERRUPTED
     if isinstance(cause, ActivityTimeoutError):
         return TOOL_TIMEOUT if cause.type is TimeoutType.START_TO_CLOSE else OUTCOME_UNKNOWN
+    if isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN:
+        return OUTCOME_UNKNOWN
     return TOOL_FAILED
