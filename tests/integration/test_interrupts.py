@@ -21,7 +21,7 @@ from turnlane.records.errors import RunConflictError, RunNotFoundError, WorkersU
 from turnlane.records.lane import RetryFacts, RunRequest
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import ControlPart, ControlReason, MessageStatus, ToolOutcome, ToolResultPart
-from turnlane.records.runs import Failure, FailureClass, RunState, TerminalReason
+from turnlane.records.runs import Failure, FailureClass, OperationPhase, RunState, TerminalReason
 
 pytestmark = pytest.mark.server
 
@@ -209,6 +209,24 @@ async def test_an_interrupt_outranks_a_supersede_that_comes_after_it(
     play.stage.play()
 
     assert ["interrupted", "success"] == await play.reasons(a, b)
+
+
+async def test_an_answer_that_is_complete_when_its_interrupt_comes_is_stored_whole(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step")
+    assert play.held is not None
+    a = await play.submit("A")
+    play.stage.play()
+    await play.held.barrier.until_reached()
+    await play.client.interrupt(conversation, run_id(a))
+    play.held.barrier.release()
+    ended = await a.result(BOUND)
+
+    assert (TerminalReason.INTERRUPTED, "answer to A") == (ended.reason, ended.text)
+    assert ended.run is not None
+    assert ended.run.last_operation is not None
+    assert OperationPhase.COMPLETED is ended.run.last_operation.phase
 
 
 # --- when it comes ------------------------------------------------------------------------------

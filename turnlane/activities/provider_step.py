@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from turnlane.activities.draft import Draft
+from turnlane.activities.evidence import request_evidence, response_evidence
 from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.projection import project
@@ -43,7 +43,6 @@ from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
 from turnlane.agent.agent import Agent, PromptContext
-from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
@@ -54,6 +53,9 @@ from turnlane.store.bus import EventBus
 from turnlane.store.protocol import RunContext, StepFinish, StepStart, Store, Written
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE: dict[Cut, float | None] = {Cut.ABORT: None, Cut.SHUTDOWN: 5.0, Cut.LOST: 0.0}
+"""How many seconds the last write of an attempt may take once the activity is cancelled."""
 
 
 class _ApplicationFailed(Exception):
@@ -195,22 +197,11 @@ class _Step:
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
             operation=self._operation,
-            evidence=self._evidence(prompt),
+            evidence=request_evidence(self._fence, self._agent.model, prompt),
         )
         self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))
         if withdrawn is not None:
             self._publisher.reset(self._fence.attempt, withdrawn)
-
-    def _evidence(self, prompt: Prompt) -> JsonObject:
-        return {
-            "run_id": self._fence.run_id,
-            "step": self._fence.step,
-            "attempt": self._fence.attempt,
-            "provider": self._agent.model.provider,
-            "model": self._agent.model.name,
-            "messages": len(prompt.messages),
-            "body_sha256": hashlib.sha256(prompt.model_dump_json().encode()).hexdigest(),
-        }
 
     # --- the call -------------------------------------------------------------------------------
 
@@ -343,10 +334,10 @@ class _Step:
             parts=self._draft.parts(),
             calls=tuple(self._draft.calls),
             usage=usage,
-            evidence=self._response_evidence(),
+            evidence=response_evidence(self._fence, self._agent.model, finish, self._progress.response_id),
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
         )
-        self._tell(await persist(lambda: self._store.finish_step(record, utc_now())))
+        self._tell(await self._write_through(record))
         return StepOutcome(
             end=end,
             attempt=self._fence.attempt,
@@ -358,19 +349,22 @@ class _Step:
             facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,
         )
 
-    def _response_evidence(self) -> JsonObject:
-        finish = self._progress.finish
-        return {
-            "run_id": self._fence.run_id,
-            "step": self._fence.step,
-            "attempt": self._fence.attempt,
-            "finish": finish.reason.value if finish else None,
-            "response": {
-                "id": (finish.response_id if finish else None) or self._progress.response_id,
-                "provider": self._agent.model.provider,
-                "model": finish.model if finish else None,
-            },
-        }
+    async def _write_through(self, record: StepFinish) -> Written:
+        """Store the end of the attempt, also when the activity is cancelled meanwhile: it has all there is to store.
+
+        An abort waits for as long as the store is away, since the lane can end the run no sooner; a worker
+        that shuts down gives it a moment, and then leaves the step to another.
+        """
+        write = asyncio.ensure_future(persist(lambda: self._store.finish_step(record, utc_now())))
+        try:
+            return await asyncio.shield(write)
+        except asyncio.CancelledError:
+            cut = await why_cut(self._store, self._fence)
+        await asyncio.wait({write}, timeout=_PATIENCE[cut])
+        if write.done():
+            return write.result()
+        write.cancel()
+        raise asyncio.CancelledError
 
     def _tell(self, written: Written) -> None:
         for event in written.events:

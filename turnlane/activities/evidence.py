@@ -1,0 +1,39 @@
+"""Evidence: what the ledger keeps of a model call. Identities, counts and digests, never what was said."""
+
+from __future__ import annotations
+
+import hashlib
+
+from turnlane.activities.providers.base import Finish
+from turnlane.agent.models import Model
+from turnlane.records.base import JsonObject
+from turnlane.records.prompt import Prompt
+from turnlane.records.steps import Fence
+
+
+def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
+    """Which model is called for which attempt, with how many messages, and the digest of all that is sent."""
+    return {
+        "run_id": fence.run_id,
+        "step": fence.step,
+        "attempt": fence.attempt,
+        "provider": model.provider,
+        "model": model.name,
+        "messages": len(prompt.messages),
+        "body_sha256": hashlib.sha256(prompt.model_dump_json().encode()).hexdigest(),
+    }
+
+
+def response_evidence(fence: Fence, model: Model, finish: Finish | None, response_id: str | None) -> JsonObject:
+    """Which response came, from which model, and why it ended; `finish` is None if it was cut short."""
+    return {
+        "run_id": fence.run_id,
+        "step": fence.step,
+        "attempt": fence.attempt,
+        "finish": finish.reason.value if finish else None,
+        "response": {
+            "id": (finish.response_id if finish else None) or response_id,
+            "provider": model.provider,
+            "model": finish.model if finish else None,
+        },
+    }
