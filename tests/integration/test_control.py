@@ -12,8 +12,10 @@ from tests.integration.play import Play, open_play, run_id
 from tests.integration.stage import BOUND, until
 from turnlane.client import Turnlane
 from turnlane.records.errors import (
+    AgentMismatchError,
     ConversationActiveError,
     ConversationPurgedError,
+    IdempotencyConflictError,
     InvalidInputError,
     RunConflictError,
     RunNotFoundError,
@@ -384,3 +386,25 @@ async def test_a_signal_without_a_store_finds_its_admission_after_continue_as_ne
 
 async def _has_moved_on(play: Play, first: str) -> bool:
     return "B" in await play.answered() and (await play.lane.describe()).run_id != first
+
+
+async def test_a_client_without_a_store_hears_that_its_signal_was_refused(play: Play, plain: Turnlane) -> None:
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    other_agent = await plain.submit(play.conversation, "B", key="B", agent="another", via="signal")
+    other_content = await plain.submit(play.conversation, "not A", key="A", via="signal")
+
+    with pytest.raises(AgentMismatchError):
+        await other_agent.admitted(BOUND)
+    with pytest.raises(IdempotencyConflictError):
+        await other_content.admitted(BOUND)
+
+
+async def test_a_client_without_a_store_does_not_take_another_inputs_admission_for_its_own(
+    play: Play, plain: Turnlane
+) -> None:
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+
+    with pytest.raises(IdempotencyConflictError):
+        await plain.submit(play.conversation, "not A", key="A")

@@ -57,7 +57,7 @@ class Awaiting:
         wait, seen = FIRST_POLL_SECONDS, 0
         while True:
             if self._store is None:
-                admission = await self._ask_lane(conversation_id, key)
+                admission = await self._ask_lane(conversation_id, key, content_digest)
             else:
                 admission = await self._look_up(conversation_id, key, content_digest)
             if admission is not None:
@@ -67,11 +67,16 @@ class Awaiting:
             await asyncio.sleep(wait)
             wait = min(wait * 1.5, LONGEST_POLL_SECONDS)
 
-    async def _ask_lane(self, conversation_id: str, key: str) -> Admission | None:
+    async def _ask_lane(self, conversation_id: str, key: str, content_digest: str) -> Admission | None:
         try:
-            return (await self._lanes.query_admission(conversation_id, key)).admission
+            found = await self._lanes.query_admission(conversation_id, key)
         except (NoLane, WorkersUnavailableError):
             return None
+        if found.admission is not None and found.content_digest not in (None, content_digest):
+            raise IdempotencyConflictError("the key was used before, for other content")
+        if found.admission is None and found.refusal is not None:
+            raise error_for(found.refusal, "the input was refused")
+        return found.admission
 
     async def _look_up(self, conversation_id: str, key: str, content_digest: str) -> Admission | None:
         stored = (await self._reads.find_receipts(conversation_id, [key])).get(key)

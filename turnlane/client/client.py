@@ -171,20 +171,21 @@ class Turnlane:
         task = asyncio.create_task(_terminal_of(update))
         self._staying.add(task)
         task.add_done_callback(self._staying.discard)
-        admission = await self._admission_while_staying(conversation_id, given.key, update, task)
+        admission = await self._admission_while_staying(conversation_id, given, update, task)
         return Ticket(self, conversation_id, given, admission, task)
 
     async def _admission_while_staying(
         self,
         conversation_id: str,
-        key: str,
+        given: Input,
         update: WorkflowUpdateHandle[SubmitReply],
         task: asyncio.Task[Terminal | None],
     ) -> Admission:
         wait = FIRST_POLL_SECONDS
         while True:
-            found = await self._lanes.query_admission(conversation_id, key)
-            if found.admission is not None:
+            found = await self._lanes.query_admission(conversation_id, given.key)
+            # One of other content is another input's: the update is about to be refused.
+            if found.admission is not None and found.content_digest in (None, given.content_digest):
                 return found.admission
             done, _ = await asyncio.wait({task}, timeout=wait)
             if done:

@@ -263,6 +263,11 @@ class RunStanding(Payload):
 
 
 class AdmissionQuery(Payload):
-    """What became of a key: its admission, or nothing yet."""
+    """What became of a key: its admission, the code with which a signal under it was refused, or nothing yet.
+
+    `content_digest` tells which content the admission was for, while the lane remembers it.
+    """
 
     admission: Admission | None = None
+    content_digest: str | None = None
+    refusal: Name | None = None

@@ -26,7 +26,7 @@ from turnlane.records.errors import (
     TurnlaneError,
     error_for,
 )
-from turnlane.records.lane import AgentFacts, HeadReceipt, LaneHead, NamedIds, ids_for_key
+from turnlane.records.lane import AdmissionQuery, AgentFacts, HeadReceipt, LaneHead, NamedIds, ids_for_key
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import Message, MessageStatus, Role
 from turnlane.records.mutations import Landing
@@ -102,6 +102,7 @@ class Admissions:
             if batch and size > BATCH_BYTES:
                 break
             batch.append(self._core.inbox.popleft())
+            self._core.refused.pop(batch[-1].input.key, None)
         return batch
 
     async def _admit_batch(self, batch: list[Pending]) -> None:
@@ -259,8 +260,16 @@ class Admissions:
         admission = self._recalled(receipt, known.run_state if known else RunState.COMPLETED)
         self._core.outbox.after(lambda: self._answer(pending, admission), lambda error: self._refuse(pending, error))
 
-    def recall(self, key: str) -> Admission | None:
-        """What became of an input that was just sent: also after the lane moved to a fresh history."""
+    def look_up(self, key: str) -> AdmissionQuery:
+        """What became of an input that was just sent: its admission is known after a renewal too."""
+        receipt = self._core.head.receipt(key)
+        return AdmissionQuery(
+            admission=self._recall(key),
+            content_digest=receipt.digest if receipt is not None else None,
+            refusal=self._core.refused.get(key),
+        )
+
+    def _recall(self, key: str) -> Admission | None:
         answered = self._core.admitted.get(key)
         if answered is not None:
             return answered
@@ -301,6 +310,9 @@ class Admissions:
         else:
             payload: JsonObject = {"key": pending.input.key, "code": error.code}
             self._core.note(LedgerKind.ADMISSION_REFUSED, payload)
+            self._core.refused[pending.input.key] = error.code
+            while len(self._core.refused) > REMEMBERED_ADMISSIONS:
+                self._core.refused.popitem(last=False)
 
 
 def _run_id(head: LaneHead, receipt: HeadReceipt) -> str:

@@ -72,6 +72,7 @@ class LaneCore:
         self.carried: list[Input] = []
         self.ends: OrderedDict[str, Terminal] = OrderedDict()
         self.admitted: OrderedDict[str, Admission] = OrderedDict()
+        self.refused: OrderedDict[str, str] = OrderedDict()
         self.waiters = Waiters()
         self.last_active = workflow.now()
         self.last_failure = ""

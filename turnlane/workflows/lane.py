@@ -394,7 +394,7 @@ class ConversationLane:
     @workflow.query(name="admission")
     def query_admission(self, key: str) -> AdmissionQuery:
         """What became of an input that was just sent, by its key."""
-        return AdmissionQuery(admission=self._admissions.recall(key))
+        return self._admissions.look_up(key)
 
     @workflow.query(name="end")
     def query_end(self, run_id: str) -> WaitReply:
