@@ -132,6 +132,7 @@ def test_an_input_is_admitted_and_answered(cli: Cli) -> None:
     reply = cli("submit", "asked", "what is 6*7?", "--wait")
 
     assert 0 == reply.code
+    assert '[calculate ... {"expression": "6*7"}]' in reply.text
     assert "calculate: 42" in reply.text
     assert "[calculate done 42]" in reply.text
 
@@ -365,8 +366,31 @@ def test_the_schema_of_one_record_stands_alone(cli: Cli) -> None:
     assert "Message" not in schema["$defs"]
 
 
-def test_the_command_line_loads_no_provider_sdk() -> None:
-    program = "import sys; from turnlane.client.cli import app; print({'openai', 'anthropic'} & sys.modules.keys())"
+def test_the_command_line_loads_what_few_verbs_need_with_those_verbs() -> None:
+    heavy = "{'openai', 'anthropic', 'sqlalchemy', 'yaml', 'temporalio.worker', 'prompt_toolkit'}"
+    program = f"import sys; from turnlane.client.cli import app; print({heavy} & sys.modules.keys())"
     loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert "set()" == loaded.stdout.strip()
+
+
+def test_an_answer_is_stopped_also_when_the_store_cannot_be_opened(cli: Cli) -> None:
+    cli("submit", "no-store", "wait 100 seconds")
+    broken = cli.folder / "broken.db"
+    broken.write_text("this is no database")
+    reply = cli("stop", "no-store", "--store", str(broken))
+
+    assert (0, "stopping: no-store\n", "") == (reply.code, reply.text, reply.errors)
+
+
+def test_what_is_empty_is_said_in_words(cli: Cli) -> None:
+    said = [cli(verb, "nobody-spoke-here").text for verb in ("runs", "show", "messages")]
+
+    assert ["no run is active\n", *["nothing was said in this conversation\n"] * 2] == said
+
+
+def test_a_run_is_given_up_only_on_ones_word(cli: Cli) -> None:
+    reply = cli("abandon", "anything", "some-run", "--expected-revision", "1")
+
+    assert 2 == reply.code
+    assert "--stale-owner" in reply.errors

@@ -177,8 +177,10 @@ class Chat:
             self._out.say("nothing is active or waits", "dim")
 
     async def _find_run(self, beginning: str) -> str:
+        if not beginning:
+            raise InvalidInputError("/cancel needs a run, or the beginning of its id; /queue lists them")
         lines = await self._client.runs(self._conversation_id)
-        found = [line.id for line in lines if beginning and line.id.startswith(beginning)]
+        found = [line.id for line in lines if line.id.startswith(beginning)]
         if len(found) != 1:
             raise RunNotFoundError(f"{len(found)} active runs begin with {beginning!r}; /queue lists them")
         return found[0]

@@ -26,21 +26,21 @@ async def interrupt(
     run_id: Annotated[str | None, Option("--run", help="Only this run; else whichever is active.")] = None,
 ) -> None:
     """Stop the answer in flight and keep what was said so far. Queued inputs go on."""
-    async with session.client() as client:
+    async with session.lane_client() as client:
         await client.interrupt(conversation_id, run_id=run_id)
     _done(session, "stopping", conversation_id, run_id)
 
 
 async def stop(session: Session, conversation_id: ConversationId) -> None:
     """Stop the answer in flight, if there is one. Unlike `interrupt`, it is fine when there is none."""
-    async with session.client() as client:
+    async with session.lane_client() as client:
         was_running = await client.stop(conversation_id)
     _done(session, "stopping" if was_running else "nothing was running", conversation_id)
 
 
 async def cancel(session: Session, conversation_id: ConversationId, run_id: RunId) -> None:
     """Take a queued run out of the queue."""
-    async with session.client() as client:
+    async with session.lane_client() as client:
         await client.cancel(conversation_id, run_id)
     _done(session, "cancelled", conversation_id, run_id)
 
@@ -53,7 +53,9 @@ async def abandon(
     stale_owner: Annotated[bool, Option("--stale-owner", help="I know that nobody works on it.")] = False,
 ) -> None:
     """Give up on a run whose outcome will never be known."""
-    async with session.client() as client:
+    if not stale_owner:
+        raise InvalidInputError("abandon takes your word that nobody works on the run: say --stale-owner")
+    async with session.lane_client() as client:
         await client.abandon(conversation_id, run_id, expected_revision=expected_revision, stale_owner=stale_owner)
     _done(session, "abandoned", conversation_id, run_id)
 
@@ -67,7 +69,7 @@ async def purge(
     """Delete a conversation and all that was said in it, for ever. Its id stays reserved."""
     if not yes:
         _confirm(session, conversation_id)
-    async with session.client() as client:
+    async with session.lane_client() as client:
         await client.purge(conversation_id, expected_version=expected_version)
     _done(session, "purged", conversation_id)
 

@@ -26,7 +26,7 @@ from turnlane.records.runs import Run
 Limit = Annotated[int, Option(min=1, max=1000, help="How many at most.")]
 Cursor = Annotated[str | None, Option(help="Continue where an earlier answer ended.")]
 
-
+NOTHING_SAID = "nothing was said in this conversation"
 DEFS = "#/$defs/"
 _REFERENCE = re.compile(r'"#/\$defs/([^"]+)"')
 
@@ -43,6 +43,9 @@ async def runs(session: Session, conversation_id: ConversationId) -> None:
         lines = await client.runs(conversation_id)
     for line in lines:
         session.out.record(line)
+    if not lines:
+        session.out.say("no run is active", "dim")
+        return
     session.out.table(("run", "state", "revision"), ((line.id, line.state.value, line.revision) for line in lines))
 
 
@@ -63,6 +66,9 @@ async def show(
             return
         snapshot = await client.snapshot(conversation_id)
     session.out.record(snapshot)
+    if snapshot.version == 0:
+        session.out.say(NOTHING_SAID, "dim")
+        return
     session.out.say(f"{conversation_id}: agent {snapshot.agent or '-'}, version {snapshot.version}", "bold")
     _tell_messages(session, snapshot.messages)
     for run in snapshot.runs:
@@ -76,6 +82,8 @@ async def messages(
     async with session.client() as client:
         page = await client.messages(conversation_id, limit=limit, cursor=cursor)
     session.out.record(page)
+    if not page.items and cursor is None:
+        session.out.say(NOTHING_SAID, "dim")
     _tell_messages(session, page.items)
     _tell_cursor(session, page.next_cursor)
 
@@ -88,7 +96,7 @@ async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = N
     session.out.table(
         ("conversation", "agent", "tenant", "version", "active", "updated"),
         (
-            (line.conversation_id, line.agent, line.tenant, line.version, line.active_runs, line.updated_at)
+            (line.conversation_id, line.agent, line.tenant, line.version, line.active_runs, f"{line.updated_at:%F %TZ}")
             for line in page.items
         ),
     )

@@ -18,16 +18,13 @@ from typer import Option
 from turnlane.agent import Agent, ScriptedModel
 from turnlane.client.cli.verbs import Session, unreachable, verb
 from turnlane.client.client import connect_temporal
-from turnlane.client.demo_agent import demo_agent
-from turnlane.client.dev_config import load_config
 from turnlane.client.dev_file import DevFile
 from turnlane.client.settings import Settings
-from turnlane.client.stack import Stack
 from turnlane.records.errors import InvalidInputError, TemporalUnavailableError
 from turnlane.store.bus import EventBus, InProcessBus
-from turnlane.store.bus_socket import SocketBus
-from turnlane.store.sql import open_store
-from turnlane.worker import run_worker
+
+NO_MODEL = "No model key was found: the agent plays an offline script, it is not a model."
+WHAT_NEXT = "In another terminal: turnlane chat, or in a checkout ./run chat. Ctrl-C stops everything."
 
 Agents = Annotated[
     list[str] | None, Option("--agent", metavar="MODULE:NAME", help="An agent, or a list of them; may be repeated.")
@@ -49,20 +46,32 @@ async def dev(
     workers: Annotated[int, Option(min=1, help="How many workers.")] = 1,
 ) -> None:
     """Run everything here: Temporal with its UI, store, event bus and workers, until Ctrl-C."""
-    agents = load_agents(agent) if agent else (demo_agent(),)
+    # Imported here: only this verb needs the whole stack, and it takes long to load.
+    from turnlane.client.dev_config import load_config
+    from turnlane.client.stack import Stack
+
+    agents = _agents(agent)
     settings = load_config(config)
     given = {"port": port, "ui_port": ui_port}
     settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
     async with until_signalled() as signalled:
         async with Stack(settings, agents=agents, workers=workers) as stack:
             _tell_stack(session, stack.dev_file, agents)
+            if not agent and isinstance(agents[0].model, ScriptedModel):
+                session.out.say(NO_MODEL, "yellow")
+            session.out.say(WHAT_NEXT, "dim")
             await _first(signalled.wait(), stack.serve())
             session.out.say("stopping: answers in flight go on at the next start", "dim")
 
 
 async def worker(session: Session, agent: Agents = None) -> None:
     """Run a worker against the Temporal, store and event bus that the settings name, until Ctrl-C."""
-    agents = load_agents(agent) if agent else (demo_agent(),)
+    # Imported here: only this verb needs a store and a worker whatever is set, and they take long to load.
+    from turnlane.store.bus_socket import SocketBus
+    from turnlane.store.sql import open_store
+    from turnlane.worker import run_worker
+
+    agents = _agents(agent)
     settings = session.settings
     if settings.store is None:
         raise InvalidInputError("a worker needs a store: --store, TURNLANE_STORE, or a running stack", fields=["store"])
@@ -85,6 +94,15 @@ async def _connect(settings: Settings) -> Client:
         return await connect_temporal(settings.target, namespace=settings.namespace)
     except TemporalUnavailableError as error:
         raise unreachable(settings.address) from error
+
+
+def _agents(names: list[str] | None) -> tuple[Agent, ...]:
+    """The agents that were named; with no name, the one that comes with the program."""
+    if names:
+        return load_agents(names)
+    from turnlane.client.demo_agent import demo_agent
+
+    return (demo_agent(),)
 
 
 def load_agents(names: Sequence[str]) -> tuple[Agent, ...]:
@@ -160,6 +178,3 @@ def _tell_stack(session: Session, dev_file: DevFile, agents: Sequence[Agent]) ->
         ("agents", ", ".join(f"{agent.name} ({agent.model.provider}: {agent.model.name})" for agent in agents)),
     ]
     session.out.table(("turnlane is running", ""), rows)
-    if any(isinstance(agent.model, ScriptedModel) for agent in agents):
-        session.out.say("No model key was found: the agent plays an offline script, it is not a model.", "yellow")
-    session.out.say("In another terminal: turnlane chat. Ctrl-C stops everything.", "dim")

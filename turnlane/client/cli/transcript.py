@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+
+from pydantic import JsonValue
 
 from turnlane.client.cli.output import Output
 from turnlane.records.events import (
@@ -26,6 +29,12 @@ _MARKS = {
     ToolStatus.INTERRUPTED: "interrupted",
 }
 _LONGEST_VALUE = 200
+
+
+def _short(value: JsonValue) -> str:
+    """A value as one line that fits a page: a text as it is, anything else as JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 @dataclass
@@ -82,7 +91,7 @@ class Transcript:
 
     def _tool(self, event: ToolStatusEvent) -> None:
         value = event.input if event.status is ToolStatus.STARTED else event.output
-        shown = "" if value is None else f" {str(value)[:_LONGEST_VALUE]}"
+        shown = "" if value is None else f" {_short(value)}"
         self._line(f"[{event.tool_name} {_MARKS[event.status]}{shown}]", "magenta")
 
     def _catch_up(self, run_id: str, text: str) -> None:

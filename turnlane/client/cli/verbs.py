@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
@@ -21,8 +21,8 @@ from turnlane.client.cli.output import Output, error_record
 from turnlane.client.client import Turnlane
 from turnlane.client.settings import Settings, resolve
 from turnlane.records.errors import CallerError, InvalidInputError, TemporalUnavailableError, TurnlaneError
-from turnlane.store.bus_socket import SocketBus
-from turnlane.store.sql import SqlStore, open_store
+from turnlane.store.bus import EventBus
+from turnlane.store.protocol import Store
 
 CALLER_EXIT, RETRYABLE_EXIT, FINAL_EXIT, INTERRUPTED_EXIT = 2, 75, 1, 130
 
@@ -78,28 +78,48 @@ class Session:
     async def client(self) -> AsyncIterator[Turnlane]:
         """A connected client with whatever store and bus the settings name."""
         settings = self.settings
-        bus = SocketBus(settings.bus) if settings.bus is not None else None
-        store = await open_store(settings.store) if settings.store is not None else None
-        try:
-            client = await _connected(settings, store, bus)
-            try:
-                yield client
-            finally:
-                await client.close()
-        finally:
-            if bus is not None:
-                await bus.close()
-            if store is not None:
-                await store.close()
+        async with AsyncExitStack() as opened:
+            store = await _opened_store(settings, opened)
+            bus = _opened_bus(settings, opened)
+            yield await _connected(settings, store, bus, opened)
+
+    @asynccontextmanager
+    async def lane_client(self) -> AsyncIterator[Turnlane]:
+        """A connected client that has only Temporal: all that control takes, also while the store is down."""
+        async with AsyncExitStack() as opened:
+            yield await _connected(self.settings, None, None, opened)
 
 
-async def _connected(settings: Settings, store: SqlStore | None, bus: SocketBus | None) -> Turnlane:
+async def _opened_store(settings: Settings, opened: AsyncExitStack) -> Store | None:
+    if settings.store is None:
+        return None
+    # Imported here: only a verb that has a store needs it, and it takes long to load.
+    from turnlane.store.sql import open_store
+
+    store = await open_store(settings.store)
+    opened.push_async_callback(store.close)
+    return store
+
+
+def _opened_bus(settings: Settings, opened: AsyncExitStack) -> EventBus | None:
+    if settings.bus is None:
+        return None
+    from turnlane.store.bus_socket import SocketBus
+
+    bus = SocketBus(settings.bus)
+    opened.push_async_callback(bus.close)
+    return bus
+
+
+async def _connected(settings: Settings, store: Store | None, bus: EventBus | None, opened: AsyncExitStack) -> Turnlane:
     try:
-        return await Turnlane.connect(
+        client = await Turnlane.connect(
             settings.target, namespace=settings.namespace, store=store, bus=bus, task_queue=settings.task_queue
         )
     except TemporalUnavailableError as error:
         raise unreachable(settings.address) from error
+    opened.push_async_callback(client.close)
+    return client
 
 
 def unreachable(address: str) -> TemporalUnavailableError:
