@@ -52,11 +52,15 @@ class AdmissionEvent(_Durable):
 
 
 class RunStateEvent(_Durable):
+    """A run changed its state: queued, acquired, asked to stop, requeued, or ended."""
+
     type: Literal["run-state"] = "run-state"
     state: RunState
 
 
 class RunOperationEvent(_Durable):
+    """What the run does at its provider now; it replaces the operation told before."""
+
     type: Literal["run-operation"] = "run-operation"
     operation: Operation
 
@@ -70,6 +74,8 @@ class AssistantCheckpointEvent(_Durable):
 
 
 class TerminalEvent(_Durable):
+    """A run ended: why, and the whole answer. Nothing of this run comes after it."""
+
     type: Literal["terminal"] = "terminal"
     reason: TerminalReason
     policy_name: Name | None = None
@@ -84,25 +90,35 @@ class _Transient(_Event):
 
 
 class AssistantDeltaEvent(_Transient):
+    """More text of the answer."""
+
     type: Literal["assistant-delta"] = "assistant-delta"
     text_delta: Text
 
 
 class ReasoningStartEvent(_Transient):
+    """The model begins to think."""
+
     type: Literal["reasoning-start"] = "reasoning-start"
 
 
 class ReasoningDeltaEvent(_Transient):
+    """More of what the model thinks."""
+
     type: Literal["reasoning-delta"] = "reasoning-delta"
     text_delta: Text
 
 
 class ReasoningEndEvent(_Transient):
+    """The model thought to an end; `provider` is what goes back to the provider with it."""
+
     type: Literal["reasoning-end"] = "reasoning-end"
     provider: ProviderEnvelope | None = None
 
 
 class ToolStatus(StrEnum):
+    """How far a tool call got."""
+
     STARTED = "started"
     COMPLETED = "completed"
     FAILED = "failed"

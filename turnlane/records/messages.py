@@ -47,17 +47,23 @@ SPEAKABLE: frozenset[MessageStatus] = frozenset(
 
 
 class TextPart(Record):
+    """Text, of a user or of the model."""
+
     type: Literal["text"] = "text"
     text: Text
 
 
 class ReasoningPart(Record):
+    """What the model thought; `provider` is sent back with it, byte for byte."""
+
     type: Literal["reasoning"] = "reasoning"
     text: Text
     provider: ProviderEnvelope | None = None
 
 
 class FilePart(Record):
+    """A file by reference. A web address or a data URL reaches the model, anything else only as a note of the name."""
+
     type: Literal["file"] = "file"
     media_type: Name
     reference: Annotated[str, Field(min_length=1, max_length=4096)]
@@ -65,6 +71,8 @@ class FilePart(Record):
 
 
 class SourcePart(Record):
+    """A source that the model quotes."""
+
     type: Literal["source"] = "source"
     source_id: RecordId
     url: Text | None = None
@@ -82,12 +90,16 @@ class ToolCallPart(Record):
 
 
 class ToolOutcome(StrEnum):
+    """How a tool call ended."""
+
     SUCCESS = "success"
     ERROR = "error"
     INTERRUPTED = "interrupted"
 
 
 class ToolResultPart(Record):
+    """The result of a call; every call gets exactly one. `output` of an error is its safe envelope."""
+
     type: Literal["tool-result"] = "tool-result"
     call_id: RecordId
     tool_name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -96,6 +108,8 @@ class ToolResultPart(Record):
 
 
 class ToolApprovalRequestPart(Record):
+    """A call waits for somebody's approval."""
+
     type: Literal["tool-approval-request"] = "tool-approval-request"
     approval_id: RecordId
     call_id: RecordId
@@ -104,6 +118,8 @@ class ToolApprovalRequestPart(Record):
 
 
 class ToolApprovalResponsePart(Record):
+    """An answer to one approval request, named by its id."""
+
     type: Literal["tool-approval-response"] = "tool-approval-response"
     approval_id: RecordId
     approved: bool
@@ -111,16 +127,22 @@ class ToolApprovalResponsePart(Record):
 
 
 class ProviderPart(Record):
+    """Provider output that must be kept and sent back, and has no meaning here."""
+
     type: Literal["provider"] = "provider"
     envelope: ProviderEnvelope
 
 
 class ControlReason(StrEnum):
+    """Why a message was cut short."""
+
     RUN_INTERRUPTED = "run-interrupted"
     STALE_RUN = "stale-run"
 
 
 class ControlPart(Record):
+    """A mark at the end of a message that was cut short. No model is shown it."""
+
     type: Literal["control"] = "control"
     reason: ControlReason
 

@@ -12,6 +12,8 @@ from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCal
 
 
 class Speaker(StrEnum):
+    """Who says a message of a prompt. Results of calls are said by `tool`."""
+
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"

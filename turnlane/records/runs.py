@@ -15,6 +15,8 @@ Version = Annotated[int, Field(ge=0)]
 
 
 class RunState(StrEnum):
+    """Where a run is between its admission and its end."""
+
     QUEUED = "queued"
     RUNNING = "running"
     INTERRUPT_REQUESTED = "interrupt_requested"
@@ -41,6 +43,8 @@ ACTIVE_STATES = LIVE_STATES | {RunState.QUEUED}
 
 
 class TerminalReason(StrEnum):
+    """Why a run ended. `ENDINGS` has what follows from it."""
+
     SUCCESS = "success"
     POLICY_STOP = "policy_stop"
     PROVIDER_STOP = "provider_stop"
@@ -86,11 +90,15 @@ ENDINGS: dict[TerminalReason, Ending] = {
 
 
 class OperationKind(StrEnum):
+    """What is asked of a provider."""
+
     MODEL_REQUEST = "model-request"
     COMPACTION = "compaction"
 
 
 class OperationPhase(StrEnum):
+    """How far an operation got."""
+
     STARTED = "started"
     FIRST_OUTPUT = "first-output"
     COMPLETED = "completed"

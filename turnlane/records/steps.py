@@ -31,6 +31,8 @@ class Fence(Payload):
 
 
 class FinishReason(StrEnum):
+    """Why the model stopped, in one vocabulary for all providers."""
+
     STOP = "stop"
     TOOL_CALLS = "tool-calls"
     LENGTH = "length"

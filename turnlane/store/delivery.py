@@ -30,6 +30,8 @@ from turnlane.store.content import load_messages
 
 
 class AdmissionNote(Payload):
+    """An input was admitted."""
+
     type: Literal["admission"] = "admission"
     run_id: RecordId
     message_id: RecordId
@@ -37,6 +39,8 @@ class AdmissionNote(Payload):
 
 
 class RunStateNote(Payload):
+    """A run changed its state."""
+
     type: Literal["run-state"] = "run-state"
     run_id: RecordId
     message_id: None = None
@@ -44,6 +48,8 @@ class RunStateNote(Payload):
 
 
 class OperationNote(Payload):
+    """A run's operation moved on."""
+
     type: Literal["run-operation"] = "run-operation"
     run_id: RecordId
     message_id: None = None
@@ -51,6 +57,8 @@ class OperationNote(Payload):
 
 
 class CheckpointNote(Payload):
+    """A draft was stored."""
+
     type: Literal["assistant-checkpoint"] = "assistant-checkpoint"
     run_id: RecordId
     message_id: RecordId
@@ -58,6 +66,8 @@ class CheckpointNote(Payload):
 
 
 class TerminalNote(Payload):
+    """A run ended."""
+
     type: Literal["terminal"] = "terminal"
     run_id: RecordId
     message_id: RecordId

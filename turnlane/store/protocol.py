@@ -139,17 +139,23 @@ class ConversationLine(Payload):
 
 
 class ConversationPage(Payload):
+    """A page of conversations; pass `next_cursor` back to continue."""
+
     items: tuple[ConversationLine, ...]
     next_cursor: str | None = None
 
 
 class RecoverableRun(Payload):
+    """An active run, and the conversation that it belongs to."""
+
     conversation_id: RecordId
     run_id: RecordId
     run: Run
 
 
 class RecoverablePage(Payload):
+    """A page of active runs; pass `next_cursor` back to continue."""
+
     items: tuple[RecoverableRun, ...]
     next_cursor: str | None = None
 
@@ -271,11 +277,17 @@ class LaneStore(Protocol):
 class StoreReads(Protocol):
     """The reads. With `tenant`, a conversation of another tenant answers as an unknown one."""
 
-    async def load_snapshot(self, conversation_id: str, *, tenant: str | None = None) -> Snapshot: ...
+    async def load_snapshot(self, conversation_id: str, *, tenant: str | None = None) -> Snapshot:
+        """Return the conversation as it stands: its messages in causal order and its runs. Empty for an unknown one."""
+        ...
 
-    async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None: ...
+    async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
+        """Return one run, with its answer once it has ended."""
+        ...
 
-    async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]: ...
+    async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
+        """Return the active runs, in queue order."""
+        ...
 
     async def list_messages(
         self,
@@ -285,17 +297,25 @@ class StoreReads(Protocol):
         cursor: str | None = None,
         include_compacted: bool = False,
         tenant: str | None = None,
-    ) -> MessagePage: ...
+    ) -> MessagePage:
+        """Return a page of messages in causal order."""
+        ...
 
     async def list_runs(
         self, conversation_id: str, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
-    ) -> tuple[tuple[Run, ...], str | None]: ...
+    ) -> tuple[tuple[Run, ...], str | None]:
+        """Return a page of runs in the order of their admission, and the cursor of the next one."""
+        ...
 
     async def list_conversations(
         self, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
-    ) -> ConversationPage: ...
+    ) -> ConversationPage:
+        """Return a page of conversations in the order of their creation."""
+        ...
 
-    async def scan_recoverable(self, *, limit: int = 100, cursor: str | None = None) -> RecoverablePage: ...
+    async def scan_recoverable(self, *, limit: int = 100, cursor: str | None = None) -> RecoverablePage:
+        """Return a page of the active runs of all conversations; not in queue order."""
+        ...
 
     async def read_events(
         self,
@@ -305,7 +325,9 @@ class StoreReads(Protocol):
         to_seq: int | None = None,
         limit: int = 1000,
         tenant: str | None = None,
-    ) -> LedgerPage: ...
+    ) -> LedgerPage:
+        """Return ledger events in order, both bounds included; `next_seq` only if more match."""
+        ...
 
     async def last_seq(self, conversation_id: str, *, tenant: str | None = None) -> int:
         """Return the seq of the last ledger event, 0 for none."""
@@ -328,4 +350,6 @@ class StoreReads(Protocol):
 class Store(LaneStore, StoreReads, Protocol):
     """A whole store."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release the store. Calls that are under way come to their end first."""
+        ...

@@ -28,16 +28,20 @@ class ProviderRequest:
 
 @dataclass(frozen=True)
 class TextDelta:
+    """More text of the answer."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class ReasoningStart:
-    pass
+    """A reasoning part begins."""
 
 
 @dataclass(frozen=True)
 class ReasoningDelta:
+    """More of what the model thinks."""
+
     text: str
 
 
@@ -67,6 +71,8 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Source:
+    """A source that the model quotes."""
+
     source_id: str
     url: str | None = None
     title: str | None = None
