@@ -133,3 +133,13 @@ async def open_play(
     await serve(play.stage.agent(**agent), providers=play.stage.providers, settings=settings)
     bench.store = play.store
     return play
+
+
+async def current(play: Play) -> str | None:
+    """The history that the lane has now."""
+    return (await play.lane.describe()).run_id
+
+
+async def are_duplicates(tickets: list[Ticket]) -> bool:
+    """Whether each of the inputs had been admitted before."""
+    return all(ticket.admission is not None and ticket.admission.duplicate for ticket in tickets)

@@ -1,0 +1,228 @@
+"""Lanes that are lost, cancelled, diverged or reset, each in mid-work: nothing is lost with them or runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import datetime
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+
+from tests.conftest import Bench, Serve
+from tests.integration.play import Play, are_duplicates, current, open_play, run_id
+from tests.integration.stage import BOUND
+from turnlane.agent import tool
+from turnlane.records.messages import ToolOutcome, ToolResultPart
+from turnlane.records.mutations import CommitBatch, CommitOutcome, CommitReply, MutationKind
+from turnlane.records.runs import RunState
+from turnlane.store.protocol import Committed
+
+pytestmark = pytest.mark.server
+
+
+async def test_a_lost_lane_runs_nothing_twice_and_answers_what_waited(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    made: list[str] = []
+
+    @tool
+    def mark() -> str:
+        """Make a mark."""
+        made.append("mark")
+        return "made"
+
+    play = await open_play(bench, serve, conversation, tools=[mark])
+    a = await play.submit("A")
+    (await play.stage.call(1)).use(("c1", "mark", "{}"))
+    await play.stage.call(2)
+    b = await play.submit("B")
+    await play.lane.terminate("a test loses it")
+    c = await play.submit("C")
+    third = await play.stage.call(3)
+    play.stage.play()
+
+    assert ["success"] * 3 == await play.reasons(a, b, c)
+    assert ["mark"] == made
+    assert (run_id(a), 1) == (third.request.run_id, third.request.step)
+    assert [("user", "A"), ("assistant", "c1"), ("tool", "c1")] == third.heard
+    assert ["A", "B", "C"] == await play.answered()
+
+
+async def test_a_call_that_was_under_way_in_a_lost_lane_is_not_made_again(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+    made: list[str] = []
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        made.append("payment")
+        begun.set()
+        await never.wait()
+        return "paid"
+
+    play = await open_play(bench, serve, conversation, tools=[pay])
+    a = await play.submit("A")
+    (await play.stage.call(1)).use(("c1", "pay", "{}"))
+    await asyncio.wait_for(begun.wait(), BOUND)
+    await play.lane.terminate("a test loses it")
+    b = await play.submit("B")
+    play.stage.play()
+    ended = await a.result(BOUND)
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert ["payment"] == made
+    assert ended.message is not None
+    results = [part for part in ended.message.parts if isinstance(part, ToolResultPart)]
+    assert [(ToolOutcome.ERROR, "OUTCOME_UNKNOWN")] == [(part.outcome, part.output["error"]) for part in results]  # type: ignore[index,call-overload]
+
+
+async def test_a_lane_that_was_asked_to_stop_when_it_was_lost_stops(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step")
+    assert play.held is not None
+    a = await play.submit("A")
+    await play.stage.call(1)
+    await play.client.interrupt(conversation, run_id(a))
+    await play.held.barrier.until_reached()
+    await play.lane.terminate("a test loses it")
+    play.held.barrier.release()
+    b = await play.submit("B")
+    play.stage.play()
+
+    assert ["interrupted", "success"] == await play.reasons(a, b)
+    assert ["A", "B"] == play.asked
+
+
+async def test_a_cancelled_lane_ends_its_run_as_shut_down_and_keeps_its_queue(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation)
+    a = await play.submit("A")
+    await play.stage.call(1)
+    b = await play.submit("B")
+    await play.lane.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(play.lane.result(), BOUND)
+    waiting = await play.run(b)
+    c = await play.submit("C")
+    play.stage.play()
+
+    assert RunState.QUEUED is waiting.state
+    assert ["shutdown", "success", "success"] == await play.reasons(a, b, c)
+    assert ["A", "B", "C"] == play.asked
+
+
+async def test_an_idle_lane_that_is_cancelled_loses_nothing(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation)
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    await play.lane.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(play.lane.result(), BOUND)
+    b = await play.submit("B")
+
+    assert ["success"] == await play.reasons(b)
+    assert await are_duplicates([await play.submit("A")])
+
+
+async def test_an_answer_that_was_complete_when_its_lane_was_lost_is_given_once(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step", hold_answer=True)
+    assert play.held is not None
+    play.stage.play()
+    a = await play.submit("A")
+    await play.held.barrier.until_reached()
+    await play.lane.terminate("a test loses it")
+    play.held.barrier.release()
+    b = await play.submit("B")
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert [("user", "A"), ("assistant", "answer to A"), ("user", "B"), ("assistant", "answer to B")] == (
+        await play.said()
+    )
+
+
+class DivergingStore:
+    """A store that says once, of the end of a run, that another decision stands in its place."""
+
+    def __init__(self, store: Any) -> None:
+        self.diverged = 0
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, batch: CommitBatch, now: datetime) -> Committed:
+        ends = [mutation for mutation in batch.mutations if mutation.kind is MutationKind.TERMINAL]
+        if ends and not self.diverged:
+            self.diverged += 1
+            return Committed(reply=CommitReply(outcome=CommitOutcome.DIVERGED))
+        answer: Committed = await self._store.commit(batch, now)
+        return answer
+
+
+async def test_a_lane_whose_decisions_ran_twice_opens_again_by_itself(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    kept, diverging = bench.store, DivergingStore(bench.store)
+    bench.store = diverging  # type: ignore[assignment]
+    play = await open_play(bench, serve, conversation)
+    bench.store = play.store = kept
+    play.client = bench.client()
+    a = await play.submit("A")
+    first = await current(play)
+    await play.stage.call(1)
+    b = await play.submit("B")
+    play.stage.play()
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert (1, True) == (diverging.diverged, first != await current(play))
+    assert [("user", "A"), ("assistant", "answer to A"), ("user", "B"), ("assistant", "answer to B")] == (
+        await play.said()
+    )
+
+
+async def test_a_reset_to_the_first_task_admits_nothing_again(bench: Bench, serve: Serve, conversation: str) -> None:
+    play = await open_play(bench, serve, conversation)
+    play.stage.play()
+    await (await play.submit("A")).result(BOUND)
+    await (await play.submit("B", via="signal")).result(BOUND)
+    before = await play.messages()
+    first = await current(play)
+    await _reset(play)
+    c = await play.submit("C")
+    await c.result(BOUND)
+    after = await play.messages()
+
+    assert first != await current(play)
+    assert before == after[: len(before)]
+    assert ["A", "B", "C"] == await play.answered()
+    assert 3 == len(play.stage.calls)
+
+
+async def _reset(play: Play) -> None:
+    """Reset the lane to its first workflow task, as an operator would; what came in later is applied again."""
+    lane = await play.lane.describe()
+    tasks = [
+        event.event_id
+        async for event in play.lane.fetch_history_events()
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ]
+    await play.bench.temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=play.bench.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=lane.id, run_id=lane.run_id),
+            reason="a test",
+            workflow_task_finish_event_id=tasks[0],
+            request_id=uuid.uuid4().hex,
+        )
+    )
