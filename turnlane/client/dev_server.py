@@ -72,7 +72,9 @@ def claim_port(ip: str, port: int, setting: str) -> int:
 
 def _port_refused(ip: str, port: int, setting: str, error: OSError) -> StackError:
     if error.errno == errno.EADDRINUSE:
-        message = f"port {port} on {ip} is in use: stop what listens there, or set `{setting}` in temporal-dev.yaml"
+        flag = f"--{setting.replace('_', '-')}"
+        message = f"port {port} on {ip} is in use: stop what listens there, or name another (0: any free one) "
+        message += f"with {flag}, or as `{setting}` in temporal-dev.yaml"
     else:
         message = f"port {port} on {ip} cannot be used ({error.strerror}): set `ip` or `{setting}` in temporal-dev.yaml"
     return StackError(message, ip=ip, port=port)

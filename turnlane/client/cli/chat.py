@@ -63,7 +63,6 @@ class Chat:
         policy: Policy | None = None,
         reasoning: bool = False,
     ) -> None:
-        self._session = session
         self._out = session.out
         self._client = client
         self._conversation_id = conversation_id

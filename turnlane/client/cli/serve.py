@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -108,7 +109,7 @@ def _agents(names: list[str] | None) -> tuple[Agent, ...]:
 def load_agents(names: Sequence[str]) -> tuple[Agent, ...]:
     """Import agents by `module:name`, from the current folder too. A name may stand for a list of agents.
 
-    Raises `InvalidInputError` naming what cannot be loaded. An error inside the module goes through.
+    Raises `InvalidInputError` naming what cannot be loaded; of an error inside the module only the kind is told.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -119,18 +120,24 @@ def _load(name: str) -> Iterable[Agent]:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise InvalidInputError(f"an agent is named as module:name, not {name!r}")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise InvalidInputError(f"there is no module {module_name!r} here") from error
-    except AttributeError as error:
-        raise InvalidInputError(f"module {module_name!r} has no {attribute!r}") from error
+    module = _import(module_name)
+    if not hasattr(module, attribute):
+        raise InvalidInputError(f"module {module_name!r} has no {attribute!r}")
+    found = getattr(module, attribute)
     agents = [found] if isinstance(found, Agent) else list(found) if isinstance(found, list | tuple) else []
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
         raise InvalidInputError(f"{name!r} is neither an agent nor a list of agents")
     return agents
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise InvalidInputError(f"there is no module {name!r} here") from error
+        kind = type(error).__name__
+        raise InvalidInputError(f"module {name!r} fails with {kind}; TURNLANE_TRACEBACK=1 shows where") from error
 
 
 @asynccontextmanager
