@@ -15,7 +15,6 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from turnlane.records.admissions import Input, SubmitReply
-    from turnlane.records.commands import Recover
     from turnlane.records.errors import (
         ConversationPurgedError,
         InvalidInputError,
@@ -38,13 +37,13 @@ with workflow.unsafe.imports_passed_through():
         WaitReply,
         WaitRequest,
     )
-    from turnlane.records.mutations import LaneOpened, OpenLane, QueuePage, QueueRuns
     from turnlane.workflows.admission import Admissions, too_large
-    from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, as_failure, store_call
+    from turnlane.workflows.calls import as_failure
     from turnlane.workflows.carrying import within
     from turnlane.workflows.control import Control
     from turnlane.workflows.core import LaneCore, Pending
     from turnlane.workflows.details import details, run_lines
+    from turnlane.workflows.opening import open_lane
     from turnlane.workflows.run_loop import RunLoop
     from turnlane.workflows.waiting import Waiting
 
@@ -87,7 +86,7 @@ class ConversationLane:
     async def _live(self) -> LaneReport:
         core = self._core
         core.tell = self._tell_soon
-        await self._open()
+        await open_lane(core, self._start)
         tasks = [
             asyncio.create_task(core.outbox.mirror(lambda: core.epoch, lambda: core.settings, core.learned)),
             asyncio.create_task(self._admissions.pump()),
@@ -154,62 +153,6 @@ class ConversationLane:
         rested = (workflow.now() - core.last_active).total_seconds()
         return idle is not None and core.is_idle and workflow.all_handlers_finished() and rested >= idle
 
-    # --- opening --------------------------------------------------------------------------------
-
-    async def _open(self) -> None:
-        core, start = self._core, self._start
-        request = OpenLane(
-            conversation_id=core.conversation_id,
-            owner=workflow.info().run_id,
-            carried_epoch=start.epoch if start.head is not None else None,
-            facts_digest=core.facts.digest if core.facts else None,
-        )
-        opened = await store_call(OPEN_LANE, request, LaneOpened, core.settings, core.outage)
-        core.settings = opened.settings
-        core.facts = opened.facts or core.facts
-        if opened.head is not None and opened.head.purged:
-            core.head, core.is_open = opened.head, True
-            return
-        if opened.epoch is None:
-            core.outbox.lost = LaneSupersededError("another incarnation of the lane has opened the conversation")
-            return
-        core.epoch = opened.epoch
-        if start.head is None and opened.head is not None:
-            await self._load(opened)
-        core.is_open = True
-        self._resume()
-
-    async def _load(self, opened: LaneOpened) -> None:
-        core = self._core
-        core.head = opened.head or core.head
-        core.progress = opened.progress
-        more = opened.more
-        while more and core.head.runs:
-            # A page ends with an ordinary run; what was started or is urgent came with the head, out of order.
-            last = max(run.order for run in core.head.runs if not run.urgent and not run.started)
-            page = QueuePage(conversation_id=core.conversation_id, after_order=last)
-            found = await store_call(LOAD_QUEUE, page, QueueRuns, core.settings, core.outage)
-            core.head = core.head.model_copy(update={"runs": core.head.runs + found.runs})
-            more = found.more and bool(found.runs)
-
-    def _resume(self) -> None:
-        """Take up what an earlier incarnation left: a live run goes on after its last finished step."""
-        core = self._core
-        live = core.head.live
-        if live is not None and self._start.head is None and live.state.value == "running":
-            core.decide(Recover(run_id=live.id, action="requeue", replay_safe=True))
-        core.schedule()
-
-    def _show_agent(self) -> None:
-        """Set the search attributes, once in the life of a workflow: each upsert is a history event."""
-        core = self._core
-        if not core.settings.search_attributes or core.head.agent is None:
-            return
-        if workflow.info().typed_search_attributes.get(AGENT_ATTRIBUTE) != core.head.agent:
-            workflow.upsert_search_attributes(
-                [AGENT_ATTRIBUTE.value_set(core.head.agent), STATE_ATTRIBUTE.value_set("open")]
-            )
-
     # --- working --------------------------------------------------------------------------------
 
     async def _work(self) -> None:
@@ -225,6 +168,16 @@ class ConversationLane:
                 core.executing = False
             if core.continue_as_new_is_urgent:
                 core.is_draining = True
+
+    def _show_agent(self) -> None:
+        """Set the search attributes, once in the life of a workflow: each upsert is a history event."""
+        core = self._core
+        if not core.settings.search_attributes or core.head.agent is None:
+            return
+        if workflow.info().typed_search_attributes.get(AGENT_ATTRIBUTE) != core.head.agent:
+            workflow.upsert_search_attributes(
+                [AGENT_ATTRIBUTE.value_set(core.head.agent), STATE_ATTRIBUTE.value_set("open")]
+            )
 
     # --- leaving --------------------------------------------------------------------------------
 
