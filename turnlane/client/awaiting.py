@@ -37,6 +37,10 @@ from turnlane.store.protocol import Store
 SHORTEST_STAY_SECONDS = 1.0
 """A lane that answers sooner, and not with the end, has no place for one more to stay, or is moving on."""
 
+ASKING_SECONDS = 5.0
+"""How long a lane is asked by query before the caller tries to stay again, which starts a lane that has ended: one
+that was cancelled or terminated answers queries for ever, and no run ends in it."""
+
 
 class Awaiting:
     """Waits on behalf of a client."""
@@ -52,9 +56,9 @@ class Awaiting:
             raise StoreRequiredError("this client has no store")
         return self._store
 
-    async def admission(self, conversation_id: str, key: str, content_digest: str) -> Admission:
-        """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
-        wait, seen = FIRST_POLL_SECONDS, 0
+    async def admission(self, conversation_id: str, key: str, content_digest: str, after_seq: int = 0) -> Admission:
+        """Wait until an input that was sent as a signal is admitted. Raises its refusal, one after `after_seq`."""
+        wait, seen = FIRST_POLL_SECONDS, after_seq
         while True:
             if self._store is None:
                 admission = await self._ask_lane(conversation_id, key, content_digest)
@@ -144,9 +148,11 @@ class Awaiting:
                 return result_of_terminal(reply.terminal)
 
     async def _end_by_query(self, conversation_id: str, run_id: str) -> WaitReply | None:
-        """Poll until the run is not active; None when there is no lane to ask."""
+        """Poll until the run is not active; None when there is no lane to ask, or nothing changes for long."""
         wait = FIRST_POLL_SECONDS
-        while True:
+        loop = asyncio.get_running_loop()
+        patience_ends = loop.time() + ASKING_SECONDS
+        while loop.time() < patience_ends:
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_POLL_SECONDS)
             try:
@@ -155,6 +161,7 @@ class Awaiting:
                 return None
             if not reply.again:
                 return reply
+        return None
 
     async def _settled_view(self, conversation_id: str, run_id: str, tenant: str | None) -> RunView:
         view = await self._reads.load_run(conversation_id, run_id, tenant=tenant)

@@ -15,7 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 
 from turnlane.client.awaiting import Awaiting
-from turnlane.client.lane_calls import LaneCalls, NoLane, answer
+from turnlane.client.lane_calls import LaneCalls, NoLane, answer, our_errors
 from turnlane.client.ticket import Result, Ticket
 from turnlane.client.watching import (
     FIRST_POLL_SECONDS,
@@ -27,8 +27,11 @@ from turnlane.records.base import JsonObject
 from turnlane.records.errors import (
     InputTooLargeError,
     InvalidInputError,
+    LaneClosingError,
+    LaneSupersededError,
     RunConflictError,
     StoreRequiredError,
+    StoreUnavailableError,
     TemporalUnavailableError,
     TurnlaneError,
     WorkersUnavailableError,
@@ -145,8 +148,8 @@ class Turnlane:
             return await self._signal(conversation_id, placed)
         try:
             return await self._update(conversation_id, placed)
-        except WorkersUnavailableError:
-            logger.info("no worker answered; the input %s goes as a signal", chosen)
+        except (NoLane, WorkersUnavailableError, LaneClosingError, LaneSupersededError):
+            logger.info("no worker answered, or its lane was lost; the input %s goes as a signal", chosen)
             return await self._signal(conversation_id, placed)
 
     async def _place(self, conversation_id: str, given: Input) -> Input:
@@ -190,18 +193,29 @@ class Turnlane:
             done, _ = await asyncio.wait({task}, timeout=wait)
             if done:
                 task.result()
-                return (await update.result()).admission
+                return (await _reply_of(update)).admission
             wait = min(wait * 2, LONGEST_POLL_SECONDS)
 
     async def _signal(self, conversation_id: str, given: Input) -> Ticket:
+        position = await self._position_before(conversation_id)
         await self._lanes.signal_submit(conversation_id, given.model_copy(update={"stay": False}))
-        return Ticket(self, conversation_id, given, None)
+        return Ticket(self, conversation_id, given, None, sent_after=position)
+
+    async def _position_before(self, conversation_id: str) -> int:
+        """Where the ledger ends now: a refusal under the same key that stands there answers an earlier call."""
+        try:
+            return await self._store.last_seq(conversation_id) if self._store is not None else 0
+        except StoreUnavailableError:
+            return 0
 
     # --- awaiting -------------------------------------------------------------------------------
 
-    async def await_admission(self, conversation_id: str, key: str, content_digest: str) -> Admission:
-        """Wait until an input that was sent as a signal is admitted. Raises its refusal."""
-        return await self._awaiting.admission(conversation_id, key, content_digest)
+    async def await_admission(
+        self, conversation_id: str, key: str, content_digest: str, *, after_seq: int = 0
+    ) -> Admission:
+        """Wait until an input that was sent as a signal is admitted. Raises its refusal; with a store, only one
+        that stands in the ledger after `after_seq`."""
+        return await self._awaiting.admission(conversation_id, key, content_digest, after_seq)
 
     async def await_result(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> Result:
         """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""
@@ -377,9 +391,16 @@ def _first_message(error: ValidationError) -> str:
     return str(first["msg"]).removeprefix("Value error, ")
 
 
+async def _reply_of(update: WorkflowUpdateHandle[SubmitReply]) -> SubmitReply:
+    with our_errors():
+        return await answer(update)
+
+
 async def _terminal_of(update: WorkflowUpdateHandle[SubmitReply]) -> Terminal | None:
     try:
-        return (await answer(update)).terminal
+        return (await _reply_of(update)).terminal
+    except NoLane:
+        return None
     except TurnlaneError as error:
         if error.retryable:
             return None

@@ -23,7 +23,7 @@ from temporalio.client import (
     WorkflowUpdateStage,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, TemporalError
 from temporalio.service import RPCStatusCode
 
 from turnlane.records.admissions import Input, SubmitReply
@@ -195,8 +195,9 @@ class LaneCalls:
                 update: WorkflowUpdateHandle[T] = await self._client.start_update_with_start_workflow(
                     name, argument, start_workflow_operation=start, wait_for_stage=stage, result_type=result
                 )
-            except BaseException:
-                # The operation keeps the failure in a future too; unread, asyncio would log it as forgotten.
+            except TemporalError:
+                # The operation keeps the failure in a future too; unread, asyncio would log it as forgotten. Any
+                # other error, of a payload codec for instance, is not kept there: to wait for it would take for ever.
                 with contextlib.suppress(BaseException):
                     await start.workflow_handle()
                 raise

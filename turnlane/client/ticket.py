@@ -84,6 +84,7 @@ class Ticket:
         given: Input,
         admission: Admission | None,
         staying: asyncio.Task[Terminal | None] | None = None,
+        sent_after: int = 0,
     ) -> None:
         self.conversation_id = conversation_id
         self.key = given.key
@@ -92,6 +93,7 @@ class Ticket:
         self._tenant = given.tenant
         self._content_digest = given.content_digest
         self._staying = staying
+        self._sent_after = sent_after
 
     @property
     def admission(self) -> Admission | None:
@@ -104,7 +106,7 @@ class Ticket:
         if self._admission is None:
             async with asyncio.timeout(timeout):
                 self._admission = await self._client.await_admission(
-                    self.conversation_id, self.key, self._content_digest
+                    self.conversation_id, self.key, self._content_digest, after_seq=self._sent_after
                 )
         return self._admission
 

@@ -1,7 +1,8 @@
 """Watching a conversation: durable events from the ledger and live news from the bus, as one stream.
 
 The ledger is the truth. News from the bus comes at once but at most once, so the watcher reads the
-ledger when it starts, whenever the bus says that something was lost, and every second that nothing came.
+ledger when it starts, whenever the bus says that something was lost, every second that nothing came, and
+now and then while much comes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ QUIET_SECONDS = 1.0
 FIRST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 0.5
 REMEMBERED_IDS = 4096
+AHEAD = REMEMBERED_IDS // 2
+"""How many events are told before the ledger is read up to them: their ids must still be remembered then."""
 
 
 class Watcher:
@@ -32,6 +35,7 @@ class Watcher:
         self._tenant = tenant
         self._seq = from_seq
         self._told: dict[str, None] = {}
+        self._ahead = 0
 
     async def events(self) -> AsyncIterator[Event]:
         """Every durable event after the position, and what is transient from now on."""
@@ -62,7 +66,8 @@ class Watcher:
                 if item is not None and not isinstance(item, Resync):
                     if self._is_new(item):
                         yield item
-                    continue
+                    if self._ahead < AHEAD:
+                        continue
                 async for event in self._caught_up():
                     yield event
 
@@ -73,6 +78,7 @@ class Watcher:
                 if self._is_new(event):
                     yield event
             if seq == self._seq:
+                self._ahead = 0
                 return
             self._seq = seq
 
@@ -83,6 +89,7 @@ class Watcher:
         if event.event_id in self._told:
             return False
         self._told[event.event_id] = None
+        self._ahead += 1
         if len(self._told) > REMEMBERED_IDS:
             del self._told[next(iter(self._told))]
         return True

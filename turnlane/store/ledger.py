@@ -15,7 +15,8 @@ from turnlane.store.delivery import CheckpointNote, Told, load_notes, make_event
 from turnlane.store.pages import check_limit
 from turnlane.store.reads import find_visible
 from turnlane.store.rows import load_object, select_active
-from turnlane.store.tables import LEDGER, RUN
+from turnlane.store.statements import find_row
+from turnlane.store.tables import LEDGER, RUN, ConversationRow
 from turnlane.store.work import KNOWN_KINDS, Work, create_conversation, find_conversation
 
 
@@ -82,7 +83,12 @@ def _check_bounds(from_seq: int | None, to_seq: int | None) -> None:
 
 def last_seq(connection: Connection, conversation_id: str, tenant: str | None) -> int:
     """Return the seq of the last event; 0 for a conversation that has none, or that the tenant may not see."""
-    head = find_visible(connection, conversation_id, tenant)
+    # Refusals are written down before anything is committed, where `find_visible` sees no conversation yet.
+    head = (
+        find_row(connection, ConversationRow, conversation_id)
+        if tenant is None
+        else find_visible(connection, conversation_id, tenant)
+    )
     return head.ledger_seq if head is not None else 0
 
 
@@ -90,10 +96,10 @@ def seq_before_version(connection: Connection, conversation_id: str, version: in
     """Return the seq just before the first event at or after a version."""
     if find_visible(connection, conversation_id, tenant) is None:
         return 0
-    where = (LEDGER.c.conversation_id == conversation_id, LEDGER.c.version >= version)
-    query = select(LEDGER.c.seq).where(*where).order_by(LEDGER.c.seq).limit(1)
-    first = connection.execute(query).scalar()
-    return first - 1 if first is not None else last_seq(connection, conversation_id, tenant)
+    # From the end: versions grow with seq, no index has them, and who asks wants a recent one.
+    where = (LEDGER.c.conversation_id == conversation_id, LEDGER.c.version < version)
+    query = select(LEDGER.c.seq).where(*where).order_by(LEDGER.c.seq.desc()).limit(1)
+    return connection.execute(query).scalar() or 0
 
 
 def events_since(

@@ -236,6 +236,12 @@ class LaneCore:
     # --- rest -----------------------------------------------------------------------------------
 
     @property
+    def unstored_signals(self) -> tuple[Input, ...]:
+        """The signalled inputs that nobody but this workflow has, those included that are being checked just now."""
+        waiting = (*self.deciding, *self.inbox)
+        return (*self.carried, *(item.input for item in waiting if item.is_signal and not item.is_answered))
+
+    @property
     def is_idle(self) -> bool:
         """Nothing runs, waits or is being decided."""
         return not self.head.runs and not self.inbox and not self.deciding and self.outbox.is_empty

@@ -224,8 +224,9 @@ class ConversationLane:
         reopened = 1 if core.outbox.has_stored else self._start.reopened + 1
         if reopened > MAX_REOPENS:
             raise as_failure(error)
-        inbox = tuple(core.carried) + tuple(item.input for item in core.inbox if item.is_signal)
-        workflow.continue_as_new(LaneStart(conversation_id=core.conversation_id, inbox=inbox, reopened=reopened))
+        workflow.continue_as_new(
+            LaneStart(conversation_id=core.conversation_id, inbox=core.unstored_signals, reopened=reopened)
+        )
 
     async def _close(self, outcome: str) -> LaneReport | None:
         """End the workflow, unless an input came in the meantime; the next one starts a new lane."""
@@ -245,6 +246,8 @@ class ConversationLane:
             core.outbox.lost = LaneClosingError("the lane was cancelled before it opened")
             await workflow.wait_condition(workflow.all_handlers_finished)
             return
+        # A lane that was moving to a fresh history does not move any more: its run ends here.
+        core.is_draining = False
         core.ask_to_stop(AbortReason.SHUTDOWN)
         await workflow.wait_condition(
             lambda: (core.head.live is None and self._may_leave()) or core.outbox.lost is not None

@@ -3,7 +3,7 @@
 The server allows ten updates in flight to a workflow, so the lane lets six callers stay and answers
 the others `again` at once. One clock serves them all: it starts with the first who stays, is not
 cancelled when they leave (which would cost two history events each), and sends those who stayed a
-whole round away to ask again. A lane about to continue as new sends everybody away.
+whole round away to ask again. A lane about to continue as new, or to close, sends everybody away.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 from temporalio import workflow
 
 from turnlane.records.admissions import Terminal
-from turnlane.records.errors import RunNotFoundError
+from turnlane.records.errors import RunNotFoundError, TurnlaneError
 from turnlane.records.lane import RunStanding, WaitReply
 from turnlane.records.mutations import RunLookup
 from turnlane.workflows.calls import FIND_RUN, as_failure, store_call
@@ -55,7 +55,11 @@ class Waiting:
         if end is not None:
             return RunStanding(terminal=end, state=end.state)
         lookup = RunLookup(conversation_id=core.conversation_id, run_id=run_id)
-        return await store_call(FIND_RUN, lookup, RunStanding, core.settings, core.outage)
+        try:
+            return await store_call(FIND_RUN, lookup, RunStanding, core.settings, core.outage)
+        except TurnlaneError as error:
+            # Handlers ask, and what is not a failure of Temporal's would fail the lane's task, over and over.
+            raise as_failure(error) from error
 
     async def _stay(self, run_id: str) -> WaitReply:
         core = self._core
@@ -77,6 +81,7 @@ class Waiting:
             run_id in core.ends
             or (core.head.run(run_id) is None and core.outbox.is_empty)
             or core.is_draining
+            or core.is_closing
             or core.outbox.lost is not None
             or core.waiters.round >= leave_at
         )
