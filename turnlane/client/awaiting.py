@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from turnlane.client.lane_calls import LaneCalls, NoLane
-from turnlane.client.ticket import Result, result_of_terminal, result_of_view
+from turnlane.client.ticket import Result, result_of_event, result_of_terminal, result_of_view
 from turnlane.client.watching import (
     FIRST_POLL_SECONDS,
     LONGEST_POLL_SECONDS,
@@ -124,7 +124,9 @@ class Awaiting:
                 result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
                 if result is not None:
                     return result
-                await _until_it_may_be_over(listener, run_id)
+                ended = await _until_it_may_be_over(listener, run_id)
+                if ended is not None:
+                    return ended
         return await self._result_by_polling(conversation_id, run_id, tenant)
 
     async def _result_by_polling(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
@@ -172,13 +174,16 @@ class Awaiting:
         return view
 
 
-async def _until_it_may_be_over(listener: Listener, run_id: str) -> None:
-    """Return when news says that a run has ended, when news was lost, and when there was none for a while."""
+async def _until_it_may_be_over(listener: Listener, run_id: str) -> Result | None:
+    """Wait for news of a run's end, and return the result if it is all there.
+
+    None means that the store must be asked: the run was absorbed, news was lost, or there was none for a while.
+    """
     while True:
         item = await listener.hear(QUIET_SECONDS)
         if item is None or isinstance(item, Resync):
-            return
-        if item.run_id == run_id and (
-            isinstance(item, TerminalEvent) or (isinstance(item, RunStateEvent) and not item.state.is_active)
-        ):
-            return
+            return None
+        if isinstance(item, TerminalEvent) and item.run_id == run_id and item.run is not None:
+            return result_of_event(item, item.run)
+        if isinstance(item, RunStateEvent) and item.run_id == run_id and not item.state.is_active:
+            return None

@@ -60,6 +60,22 @@ def result_of_view(view: RunView) -> Result | None:
     )
 
 
+def result_of_event(event: TerminalEvent, run: Run) -> Result:
+    """The result as the event of a run's end tells it."""
+    return Result(
+        conversation_id=event.conversation_id,
+        run_id=event.run_id,
+        state=run.state,
+        reason=event.reason,
+        snapshot_version=event.snapshot_version,
+        run=run,
+        message=event.message,
+        policy_name=event.policy_name,
+        failure=event.failure,
+        usage=run.usage,
+    )
+
+
 def result_of_terminal(terminal: Terminal) -> Result:
     """The result as a lane tells it."""
     return Result(

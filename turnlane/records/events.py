@@ -74,7 +74,7 @@ class AssistantCheckpointEvent(_Durable):
 
 
 class TerminalEvent(_Durable):
-    """A run ended: why, and the whole answer. Nothing of this run comes after it."""
+    """A run ended: why, the run as it then was, and the whole answer. Nothing of this run comes after it."""
 
     type: Literal["terminal"] = "terminal"
     reason: TerminalReason
@@ -82,6 +82,7 @@ class TerminalEvent(_Durable):
     failure: Failure | None = None
     message: Message
     metrics: Metrics | None = None
+    run: Run | None = None
 
 
 class _Transient(_Event):

@@ -75,6 +75,7 @@ class TerminalNote(Payload):
     policy_name: Name | None = None
     failure: Failure | None = None
     metrics: Metrics
+    run: Run | None = None
 
 
 Note = Annotated[
@@ -144,5 +145,5 @@ def _event(conversation_id: str, told: Told, messages: Mapping[str, Message]) ->
             return TerminalEvent(
                 conversation_id=conversation_id, run_id=note.run_id, emitted_at=at, snapshot_version=version,
                 reason=note.reason, policy_name=note.policy_name, failure=note.failure,
-                message=_message(messages, note.message_id), metrics=note.metrics,
+                message=_message(messages, note.message_id), metrics=note.metrics, run=note.run,
             )  # fmt: skip

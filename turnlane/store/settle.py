@@ -15,7 +15,7 @@ from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_draft, require, state_note
 from turnlane.store.open_calls import close_calls, interrupted_result
 from turnlane.store.order import move_block
-from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage
+from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage, run_record
 from turnlane.store.statements import change_row, insert_rows, new_row
 from turnlane.store.tables import MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
@@ -114,5 +114,6 @@ def _notes(run: RunRow, effect: SettleRun, absorbed: tuple[RunRow, ...]) -> tupl
         policy_name=effect.policy_name,
         failure=effect.failure,
         metrics=Metrics(partial=False, usage=usage),
+        run=run_record(run),
     )
     return (*(state_note(other) for other in absorbed), *own, terminal)
