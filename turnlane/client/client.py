@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from temporalio.client import Client, WorkflowUpdateHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 
 from turnlane.client.awaiting import Awaiting
 from turnlane.client.lane_calls import LaneCalls, NoLane, answer, our_errors
+from turnlane.client.requests import checked_id, input_of, request
 from turnlane.client.ticket import Result, Ticket
 from turnlane.client.watching import (
     FIRST_POLL_SECONDS,
@@ -26,7 +27,6 @@ from turnlane.records.admissions import Admission, Input, Policy, RecordIds, Sub
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import (
     InputTooLargeError,
-    InvalidInputError,
     LaneClosingError,
     LaneSupersededError,
     RunConflictError,
@@ -39,7 +39,7 @@ from turnlane.records.errors import (
 from turnlane.records.events import Event
 from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunLine, RunRequest
 from turnlane.records.limits import Limits
-from turnlane.records.messages import InputPart, Role, TextPart
+from turnlane.records.messages import InputPart, Role
 from turnlane.records.runs import Run, RunView, Snapshot
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import ConversationPage, MessagePage, Store
@@ -131,14 +131,15 @@ class Turnlane:
         and its admission comes later. Content over 64 KiB needs a store. Raises `CallerError`s for what is
         wrong with the input and `RetryableError`s for what may be tried again with the same key.
         """
-        chosen = key or uuid.uuid4().hex
-        given = _input(
+        checked_id("conversation_id", conversation_id)
+        chosen = uuid.uuid4().hex if key is None else key
+        given = input_of(
+            content,
+            policy,
             key=chosen,
-            parts=_as_parts(content),
             role=role,
             agent=agent,
             tenant=tenant,
-            policy=_as_policy(policy),
             context=context,
             metadata=metadata,
             record_ids=record_ids,
@@ -158,7 +159,7 @@ class Turnlane:
         if len(data) > self._limits.input_text_bytes:
             limit = self._limits.input_text_bytes
             raise InputTooLargeError("the input is over the limit", size=len(data), limit=limit)
-        if len(given.model_dump_json()) <= self._limits.inline_payload_bytes:
+        if len(given.model_dump_json().encode()) <= self._limits.inline_payload_bytes:
             return given
         if self._store is None:
             limit = self._limits.inline_payload_bytes
@@ -219,7 +220,8 @@ class Turnlane:
 
     async def await_result(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> Result:
         """Wait until a run has ended. Follows an absorbed run to the one that absorbed it."""
-        return await self._awaiting.result(conversation_id, run_id, tenant)
+        checked_id("conversation_id", conversation_id)
+        return await self._awaiting.result(conversation_id, checked_id("run_id", run_id), tenant)
 
     # --- control --------------------------------------------------------------------------------
 
@@ -231,20 +233,20 @@ class Turnlane:
         Without `run_id` it is the run in flight. Raises `RunConflictError` for a run that is not running.
         With no worker up the request goes as a signal, and a `WorkersUnavailableError` says so.
         """
-        request = RunRequest(run_id=run_id, expected_revision=expected_revision)
+        asked = request(RunRequest, run_id=run_id, expected_revision=expected_revision)
         try:
-            return await self._lanes.update(conversation_id, "interrupt", request, ControlReply)
+            return await self._lanes.update(conversation_id, "interrupt", asked, ControlReply)
         except NoLane:
             raise RunConflictError("no run is running") from None
         except WorkersUnavailableError:
-            await self._interrupt_later(conversation_id, request)
+            await self._interrupt_later(conversation_id, asked)
             raise WorkersUnavailableError(
                 "no worker answered; the interrupt is durable as a signal and acts when one is up"
             ) from None
 
-    async def _interrupt_later(self, conversation_id: str, request: RunRequest) -> None:
+    async def _interrupt_later(self, conversation_id: str, asked: RunRequest) -> None:
         try:
-            await self._lanes.signal(conversation_id, "interrupt", request)
+            await self._lanes.signal(conversation_id, "interrupt", asked)
         except NoLane:
             raise RunConflictError("no run is running") from None
 
@@ -258,22 +260,26 @@ class Turnlane:
 
     async def cancel(self, conversation_id: str, run_id: str, *, expected_revision: int | None = None) -> ControlReply:
         """End a run that still waits in the queue; it ends `cancelled`."""
-        request = RunRequest(run_id=run_id, expected_revision=expected_revision)
-        return await self._lanes.control(conversation_id, "cancel", request, ControlReply)
+        asked = request(RunRequest, run_id=run_id, expected_revision=expected_revision)
+        return await self._lanes.control(conversation_id, "cancel", asked, ControlReply)
 
     async def abandon(
         self, conversation_id: str, run_id: str, *, expected_revision: int, stale_owner: bool
     ) -> ControlReply:
         """Give a run up, whatever its state. `stale_owner=True` states that nobody works on it."""
-        request = AbandonRequest(run_id=run_id, expected_revision=expected_revision, stale_owner=stale_owner)
-        return await self._lanes.control(conversation_id, "abandon", request, ControlReply)
+        asked = request(AbandonRequest, run_id=run_id, expected_revision=expected_revision, stale_owner=stale_owner)
+        return await self._lanes.control(conversation_id, "abandon", asked, ControlReply)
 
     async def purge(self, conversation_id: str, *, expected_version: int | None = None) -> ControlReply:
         """Delete the conversation for ever. Raises `ConversationActiveError` while it has active runs."""
-        request = PurgeRequest(expected_version=expected_version)
-        return await self._lanes.control(conversation_id, "purge", request, ControlReply)
+        asked = request(PurgeRequest, expected_version=expected_version)
+        return await self._lanes.control(conversation_id, "purge", asked, ControlReply)
 
     # --- reading --------------------------------------------------------------------------------
+
+    def _reads_of(self, conversation_id: str) -> Store:
+        checked_id("conversation_id", conversation_id)
+        return self._reads
 
     @property
     def _reads(self) -> Store:
@@ -283,7 +289,7 @@ class Turnlane:
 
     async def snapshot(self, conversation_id: str, *, tenant: str | None = None) -> Snapshot:
         """The conversation as it stands: messages in causal order and their runs."""
-        return await self._reads.load_snapshot(conversation_id, tenant=tenant)
+        return await self._reads_of(conversation_id).load_snapshot(conversation_id, tenant=tenant)
 
     async def messages(
         self,
@@ -295,13 +301,13 @@ class Turnlane:
         tenant: str | None = None,
     ) -> MessagePage:
         """A page of messages in causal order."""
-        return await self._reads.list_messages(
+        return await self._reads_of(conversation_id).list_messages(
             conversation_id, limit=limit, cursor=cursor, include_compacted=include_compacted, tenant=tenant
         )
 
     async def runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
         """The active runs, in queue order."""
-        return await self._reads.list_active_runs(conversation_id, tenant=tenant)
+        return await self._reads_of(conversation_id).list_active_runs(conversation_id, tenant=tenant)
 
     async def lane_runs(self, conversation_id: str) -> list[RunLine]:
         """The active runs as the lane itself sees them; needs no store. Empty when no lane runs."""
@@ -312,7 +318,8 @@ class Turnlane:
 
     async def run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
         """One run, with its answer once it has ended."""
-        return await self._reads.load_run(conversation_id, run_id, tenant=tenant)
+        reads = self._reads_of(conversation_id)
+        return await reads.load_run(conversation_id, checked_id("run_id", run_id), tenant=tenant)
 
     async def conversations(
         self, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
@@ -328,19 +335,19 @@ class Turnlane:
         start = from_seq
         if start is None:
             start = await self._last_seq(conversation_id)
-        async for event in Watcher(self._reads, self._bus, conversation_id, start, tenant).events():
+        async for event in Watcher(self._reads_of(conversation_id), self._bus, conversation_id, start, tenant).events():
             yield event
 
     async def ledger_position(self, conversation_id: str, version: int) -> int:
         """The ledger seq just before the event that made `version`: where to start watching from it."""
-        return await self._reads.seq_before_version(conversation_id, version)
+        return await self._reads_of(conversation_id).seq_before_version(conversation_id, version)
 
     async def _last_seq(self, conversation_id: str) -> int:
-        return await self._reads.last_seq(conversation_id)
+        return await self._reads_of(conversation_id).last_seq(conversation_id)
 
     async def absorber_of(self, conversation_id: str, run_id: str) -> str | None:
         """The run that absorbed this one, if one did."""
-        view = await self._reads.load_run(conversation_id, run_id)
+        view = await self._reads_of(conversation_id).load_run(conversation_id, run_id)
         return view.run.absorbed_into_run_id if view is not None else None
 
 
@@ -361,34 +368,6 @@ async def connect_temporal(target: str | None = None, *, namespace: str | None =
         # How the SDK tells that nobody answers at the address. Its text may quote configuration, so it stays inside.
         address = str(config["target_host"])
         raise TemporalUnavailableError(f"no Temporal server answers at {address}", address=address) from None
-
-
-def _as_parts(content: str | Sequence[InputPart]) -> tuple[InputPart, ...]:
-    return (TextPart(text=content),) if isinstance(content, str) else tuple(content)
-
-
-def _as_policy(policy: Policy | str | None) -> Policy | None:
-    if policy is None or isinstance(policy, Policy):
-        return policy
-    try:
-        return Policy(policy)
-    except ValueError:
-        known = ", ".join(sorted(Policy))
-        raise InvalidInputError(f"there is no policy of this name; there are {known}", fields=["policy"]) from None
-
-
-def _input(**fields: Any) -> Input:
-    try:
-        return Input(**fields)
-    except ValidationError as error:
-        places = [".".join(map(str, item["loc"])) + f": {item['type']}" for item in error.errors()]
-        raise InvalidInputError(_first_message(error), fields=places) from None
-
-
-def _first_message(error: ValidationError) -> str:
-    """What is wrong, in the words of our own rules; a value never appears in it."""
-    first = error.errors(include_input=False, include_url=False)[0]
-    return str(first["msg"]).removeprefix("Value error, ")
 
 
 async def _reply_of(update: WorkflowUpdateHandle[SubmitReply]) -> SubmitReply:

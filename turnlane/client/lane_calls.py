@@ -26,6 +26,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, TemporalError
 from temporalio.service import RPCStatusCode
 
+from turnlane.client.requests import lane_id
 from turnlane.records.admissions import Input, SubmitReply
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import (
@@ -88,7 +89,7 @@ class LaneCalls:
 
     def handle(self, conversation_id: str) -> WorkflowHandle[Any, Any]:
         """The Temporal handle of a lane."""
-        return self._client.get_workflow_handle(f"lane/{conversation_id}")
+        return self._client.get_workflow_handle(lane_id(conversation_id))
 
     async def submit(self, conversation_id: str, given: Input) -> SubmitReply:
         """Submit by update, starting the lane if need be.
@@ -109,7 +110,7 @@ class LaneCalls:
             await self._client.start_workflow(
                 LANE,
                 LaneStart(conversation_id=conversation_id),
-                id=f"lane/{conversation_id}",
+                id=lane_id(conversation_id),
                 task_queue=self._task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -217,7 +218,7 @@ class LaneCalls:
         return WithStartWorkflowOperation(
             LANE,
             LaneStart(conversation_id=conversation_id),
-            id=f"lane/{conversation_id}",
+            id=lane_id(conversation_id),
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

@@ -27,9 +27,9 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Record(BaseModel):
-    """A canonical record: frozen, strict, and closed against unknown fields."""
+    """A canonical record: frozen, strict, and closed against unknown fields. Its errors quote no content."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Payload(BaseModel):
@@ -39,7 +39,7 @@ class Payload(BaseModel):
     deploy an older worker can still read what a newer one wrote. New fields go last, with defaults.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
 
 def _printable(value: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from turnlane.records.admissions import Admission, Input, Policy, Terminal
 from turnlane.records.base import Name, Payload, RecordId, derived_id, digest
+from turnlane.records.errors import InvalidInputError
 from turnlane.records.runs import RunState
 
 
@@ -180,10 +181,18 @@ class LaneSettings(Payload):
     search_attributes: bool = False
 
 
+def _or_invalid_input(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """A start under an id that cannot be fails with our error, which ends the lane: others are tried for ever."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise InvalidInputError("does not fit: conversation_id", fields=["conversation_id"]) from None
+
+
 class LaneStart(Payload):
     """The argument of the lane workflow. A caller gives the conversation; the rest travels on continue-as-new."""
 
-    conversation_id: RecordId
+    conversation_id: Annotated[RecordId, WrapValidator(_or_invalid_input)]
     epoch: int | None = None
     head: LaneHead | None = None
     progress: RunProgress | None = None

@@ -117,7 +117,7 @@ def _within_budget(runs: Sequence[LaneRun]) -> tuple[tuple[LaneRun, ...], bool]:
     kept: list[LaneRun] = []
     size = 0
     for run in runs:
-        size += len(run.model_dump_json())
+        size += len(run.model_dump_json().encode())
         is_ordinary = not (run.urgent or run.started)
         if size > RUN_BYTES and is_ordinary and kept and not (kept[-1].urgent or kept[-1].started):
             return tuple(kept), True

@@ -69,7 +69,7 @@ def error_of(refusal: Refusal) -> TurnlaneError:
 
 def too_large(given: Input) -> InputTooLargeError | None:
     """The objection to an input that should have travelled as a blob, if it is one."""
-    size = len(given.model_dump_json())
+    size = len(given.model_dump_json().encode())
     if size <= MAX_INLINE_BYTES:
         return None
     return InputTooLargeError("an input this large travels as a blob", size=size, limit=MAX_INLINE_BYTES)
@@ -98,7 +98,7 @@ class Admissions:
         batch: list[Pending] = []
         size = 0
         while self._core.inbox and len(batch) < BATCH_COUNT:
-            size += len(self._core.inbox[0].input.model_dump_json())
+            size += len(self._core.inbox[0].input.model_dump_json().encode())
             if batch and size > BATCH_BYTES:
                 break
             batch.append(self._core.inbox.popleft())
@@ -188,6 +188,7 @@ class Admissions:
         elif isinstance(decision, Duplicate):
             self._answer_duplicate(pending, decision.receipt, known)
         else:
+            pending.receipt = decision.head.receipt(command.key)
             self._act(policy, decision)
 
     def _ids(self, pending: Pending) -> NamedIds:
@@ -240,7 +241,7 @@ class Admissions:
         self._core.schedule()
 
     def _admitted(self, pending: Pending, command: Accept, landing: Landing) -> None:
-        receipt = self._core.head.receipt(command.key)
+        receipt = pending.receipt
         run_id = (receipt.run_id if receipt else "") or command.run_id
         assistant = (receipt.assistant_message_id if receipt else "") or command.assistant_message_id
         admission = Admission(

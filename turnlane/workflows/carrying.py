@@ -15,7 +15,7 @@ def within(head: LaneHead, limit: int) -> LaneHead | None:
                 "receipts_complete": head.receipts_complete and len(receipts) == len(head.receipts),
             }
         )
-        if len(candidate.model_dump_json()) <= limit:
+        if len(candidate.model_dump_json().encode()) <= limit:
             return candidate
         if not receipts:
             return None

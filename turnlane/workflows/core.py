@@ -13,7 +13,16 @@ from turnlane.records.admissions import Admission, Input, SubmitReply, Terminal
 from turnlane.records.base import JsonObject
 from turnlane.records.commands import Acquire, Cancel, Command, Interrupt, Note, Recover, Settle
 from turnlane.records.errors import TurnlaneError
-from turnlane.records.lane import AbortReason, AgentFacts, LaneHead, LaneRun, LaneSettings, LaneStart, RunProgress
+from turnlane.records.lane import (
+    AbortReason,
+    AgentFacts,
+    HeadReceipt,
+    LaneHead,
+    LaneRun,
+    LaneSettings,
+    LaneStart,
+    RunProgress,
+)
 from turnlane.records.mutations import Landing
 from turnlane.records.runs import ENDINGS, RunState, TerminalReason
 from turnlane.workflows.calls import Outage
@@ -26,10 +35,14 @@ REMEMBERED_ENDS = 64
 
 @dataclass
 class Pending:
-    """An input that waits for its admission; `reply` or `error` is set when it is decided and durable."""
+    """An input that waits for its admission; `reply` or `error` is set when it is decided and durable.
+
+    `receipt` is that of the decision: by the time it is durable, later ones may have pushed it out of the head.
+    """
 
     input: Input
     is_signal: bool
+    receipt: HeadReceipt | None = None
     reply: SubmitReply | None = None
     error: TurnlaneError | None = None
 

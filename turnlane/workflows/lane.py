@@ -54,7 +54,8 @@ MAX_INBOX = 4096
 MAX_REOPENS = 5
 
 
-@workflow.defn(name="ConversationLane")
+# The error of a start argument that does not fit: any other failure of a task is tried again.
+@workflow.defn(name="ConversationLane", failure_exception_types=[InvalidInputError])
 class ConversationLane:
     """One conversation. See the module."""
 
