@@ -287,6 +287,14 @@ def test_a_chat_through_a_pipe_answers_every_line_and_ends(cli: Cli) -> None:
     assert "a policy is one of queue, inject" in reply.text
 
 
+def test_quit_ends_a_pipe_once_every_line_before_it_is_answered(cli: Cli) -> None:
+    reply = cli("chat", "--conversation", "quits", stdin="what is 2+3?\n/quit\nwhat is 4*5?\n")
+
+    assert 0 == reply.code
+    assert "calculate: 5" in reply.text
+    assert "calculate: 20" not in reply.text
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_chat(cli: Cli) -> None:
     process = cli.start("chat")
     assert process.stdin is not None and process.stdout is not None

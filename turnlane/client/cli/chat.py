@@ -122,7 +122,7 @@ class Chat:
         while (line := await lines.next_line()) is not None:
             text = line.strip()
             if text == "/quit":
-                return
+                break
             if text.startswith("/"):
                 await self._try(self._command(*text.split(maxsplit=1)))
             elif text:
