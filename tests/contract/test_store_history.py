@@ -264,3 +264,17 @@ async def test_a_reader_sees_one_state_while_a_writer_goes_on(lane: Lane) -> Non
     await writing
 
     assert holes and not any(holes)
+
+
+async def test_a_clock_that_steps_back_moves_nobody_in_the_queue_or_the_history(lane: Lane) -> None:
+    await lane.begin_run("a")
+    await lane.apply(lane.admit("b"))
+    lane.clock.now -= timedelta(hours=1)
+    await lane.apply(lane.admit("c"))
+    runs = await lane.store.list_active_runs(lane.conversation_id)
+    reopened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+
+    assert ["run-a", "run-b", "run-c"] == [run.id for run in runs]
+    assert reopened.head is not None
+    assert ["run-a", "run-b", "run-c"] == [run.id for run in reopened.head.runs]
+    assert ["in-a", "out-a", "in-b", "in-c"] == await said(lane)
