@@ -114,6 +114,30 @@ async def _has_decided_after(play: Play, kind: EventType.ValueType, count: int =
 # --- what its callers hear ----------------------------------------------------------------------
 
 
+async def test_a_signal_to_a_lane_that_is_cancelled_before_it_opened_is_answered(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="open_lane")
+    assert play.held is not None
+    play.stage.play()
+    a = await play.submit("A", via="signal")
+    await play.held.barrier.until_reached()
+    await play.lane.cancel()
+    await until(lambda: _is_asked_to_cancel(play))
+    play.held.barrier.release()
+    with pytest.raises(WorkflowFailureError):
+        await play.lane.result()
+    b = await play.submit("B")
+
+    assert ["success", "success"] == await play.reasons(a, b)
+    assert ["A", "B"] == await play.answered()
+
+
+async def _is_asked_to_cancel(play: Play) -> bool:
+    wanted = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
+    return any([event.event_type == wanted async for event in play.lane.fetch_history_events()])
+
+
 async def test_an_input_whose_lane_was_superseded_before_it_was_admitted_is_sent_again(
     bench: Bench, serve: Serve, conversation: str
 ) -> None:

@@ -67,6 +67,7 @@ class ConversationLane:
         self._runs = RunLoop(self._core)
         self._waiting = Waiting(self._core)
         self._control = Control(self._core, self._waiting)
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_telling = False
 
     # --- the main coroutine ---------------------------------------------------------------------
@@ -76,28 +77,33 @@ class ConversationLane:
         """Run the conversation until it rests. Everything that was accepted is in the store by then."""
         if workflow.info().workflow_id != f"lane/{start.conversation_id}":
             raise as_failure(InvalidInputError("a lane's workflow id is lane/<conversation_id>"))
+        self._core.tell = self._tell_soon
+        opening = asyncio.create_task(open_lane(self._core, start))
         try:
+            await asyncio.shield(opening)
             return await self._live()
         except TurnlaneError as error:
             raise as_failure(error) from error
         except asyncio.CancelledError:
-            await self._shut_down()
+            await self._shut_down(opening)
             raise
 
     async def _live(self) -> LaneReport:
-        core = self._core
-        core.tell = self._tell_soon
-        await open_lane(core, self._start)
-        tasks = [
-            asyncio.create_task(core.outbox.mirror(lambda: core.epoch, lambda: core.settings, core.learned)),
-            asyncio.create_task(self._admissions.pump()),
-            asyncio.create_task(self._work()),
-        ]
+        self._start_working()
         while True:
-            await self._wait_for_a_resting_point(tasks)
-            report = await self._rest(tasks)
+            await self._wait_for_a_resting_point(self._tasks)
+            report = await self._rest(self._tasks)
             if report is not None:
                 return report
+
+    def _start_working(self) -> None:
+        core = self._core
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(core.outbox.mirror(lambda: core.epoch, lambda: core.settings, core.learned)),
+                asyncio.create_task(self._admissions.pump()),
+                asyncio.create_task(self._work()),
+            ]
 
     def _tell_soon(self) -> None:
         """Have the current details written once, however much changes before the loop turns."""
@@ -239,14 +245,18 @@ class ConversationLane:
             workflow.upsert_search_attributes([STATE_ATTRIBUTE.value_set(outcome)])
         return self._report(outcome)
 
-    async def _shut_down(self) -> None:
-        """The workflow was cancelled: the live run ends as shut down, what waits stays queued in the store."""
+    async def _shut_down(self, opening: asyncio.Task[None]) -> None:
+        """The workflow was cancelled: the live run ends as shut down, what waits stays queued in the store.
+
+        A lane that was still opening opens first, since signals that came by then are admitted all the same.
+        """
         core = self._core
         core.is_closing = True
-        if not core.is_open:
-            core.outbox.lost = LaneClosingError("the lane was cancelled before it opened")
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            return
+        try:
+            await opening
+        except TurnlaneError as error:
+            core.outbox.lost = error
+        self._start_working()
         # A lane that was moving to a fresh history does not move any more: its run ends here.
         core.is_draining = False
         core.ask_to_stop(AbortReason.SHUTDOWN)
