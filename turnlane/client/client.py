@@ -245,6 +245,13 @@ class Turnlane:
             ) from None
 
     async def _interrupt_later(self, conversation_id: str, asked: RunRequest) -> None:
+        """Send the request as a signal that names its run, so that it cannot stop the next one instead."""
+        if asked.run_id is None and self._store is not None:
+            runs = await self._store.list_active_runs(conversation_id)
+            live = next((run.id for run in runs if run.state.is_live), None)
+            if live is None:
+                raise RunConflictError("no run is running")
+            asked = asked.model_copy(update={"run_id": live})
         try:
             await self._lanes.signal(conversation_id, "interrupt", asked)
         except NoLane:
