@@ -298,7 +298,7 @@ async def test_watchers_never_block_an_input(play: Play) -> None:
     watchers = [asyncio.create_task(plain.await_result(play.conversation, run_id(a))) for _ in range(30)]
     b = await play.submit("B")
     play.stage.play()
-    ends = await asyncio.wait_for(asyncio.gather(*watchers), BOUND)
+    ends = await asyncio.wait_for(asyncio.gather(*watchers), 3 * BOUND)
 
     assert b.admission is not None
     assert [(run_id(a), "success")] * 30 == [(end.run_id, end.reason.value) for end in ends]
