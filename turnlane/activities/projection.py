@@ -215,7 +215,10 @@ class _Writer:
 
     def messages(self) -> tuple[PromptMessage, ...]:
         """What was collected, as prompt messages."""
-        return tuple(PromptMessage(speaker=speaker, parts=tuple(parts)) for speaker, parts in self._turns)
+        # Made of parts that are valid already: checking them again would be most of a long projection.
+        return tuple(
+            PromptMessage.model_construct(speaker=speaker, parts=tuple(parts)) for speaker, parts in self._turns
+        )
 
     def say(self, speaker: Speaker, parts: list[PromptPart]) -> None:
         """Append a message; what the assistant says twice in a row is one message."""
@@ -248,7 +251,15 @@ class _Writer:
         said = _spoken(past.parts)
         if not said:
             return False
-        answers = _Answers(past, open_call)
+        calls = any(isinstance(part, ToolCallPart) for part in said)
+        results = self._answered(said, _Answers(past, open_call)) if calls else []
+        self.say(Speaker.ASSISTANT, said)
+        if results:
+            self.say(Speaker.TOOL, results)
+        return True
+
+    def _answered(self, said: list[PromptPart], answers: _Answers) -> list[PromptPart]:
+        """The results of the calls in `said`, whose ids are made unique in place."""
         results: list[PromptPart] = []
         for place, part in enumerate(said):
             if isinstance(part, ToolCallPart):
@@ -256,10 +267,7 @@ class _Writer:
                 results.append(answers.take(part, call_id))
                 if call_id != part.call_id:
                     said[place] = part.model_copy(update={"call_id": call_id})
-        self.say(Speaker.ASSISTANT, said)
-        if results:
-            self.say(Speaker.TOOL, results)
-        return True
+        return results
 
     def _unique(self, call_id: str) -> str:
         """Return the id, or a variant if an earlier call of the prompt has it: providers want ids unique."""

@@ -21,13 +21,23 @@ def check_prompt(prompt: Prompt) -> list[str]:
     messages = prompt.messages
     faults = [] if not messages or messages[0].speaker is Speaker.USER else ["the first message is not a user's"]
     for place, message in enumerate(messages):
-        faults.extend(f"message {place}: {fault}" for fault in _message_faults(message))
+        if not _is_plain_text(message):
+            faults.extend(f"message {place}: {fault}" for fault in _message_faults(message))
     for place, (one, two) in enumerate(pairwise(messages)):
         if two.speaker not in _MAY_FOLLOW[one.speaker]:
             faults.append(f"message {place + 1}: {two.speaker} speaks after {one.speaker}")
     faults.extend(_pairing_faults(messages))
     faults.extend("a blank system text" for text in prompt.system if not text.strip())
     return faults
+
+
+def _is_plain_text(message: PromptMessage) -> bool:
+    """Whether it is one text of a user or of the assistant, as most are: nothing can be wrong with that."""
+    parts = message.parts
+    if len(parts) != 1 or message.speaker is Speaker.TOOL:
+        return False
+    part = parts[0]
+    return isinstance(part, TextPart) and not part.text.isspace() and part.text != ""
 
 
 def _message_faults(message: PromptMessage) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import groupby
+from threading import Lock
 from typing import Any, cast
 
 from sqlalchemy import Connection, Row, and_, bindparam, or_, select
@@ -63,23 +63,41 @@ def load_history(
     by_message: dict[str, list[Row[Any]]] = {}
     for row in rows:
         by_message.setdefault(row.id, []).append(row)
-    seen = [_read(tuple(pieces)) for pieces in by_message.values()]
+    seen = [_memory.read(pieces) for pieces in by_message.values()]
     return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in by_message]))
 
 
-def _read(rows: tuple[Row[Any], ...]) -> HistoryMessage:
-    """Return the message that rows of `_UP_TO` hold."""
-    size = len(rows[0].details or "") + sum(len(row.parts or "") for row in rows)
-    return _remembered(rows) if size <= REMEMBERED_SIZE else _parsed(rows)
+class _Memory:
+    """Parsed messages by the rows they were parsed from.
+
+    Every step reads the whole history again, and parsing it is most of that. Rows that say the same are the
+    same frozen message; what changed has other rows. The oldest go first. Threads share it.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[tuple[Any, ...], HistoryMessage] = {}
+        self._lock = Lock()
+
+    def read(self, rows: Sequence[Row[Any]]) -> HistoryMessage:
+        """Return the message that rows of `_UP_TO` hold."""
+        # Plain tuples: they are hashed and compared without a call for each of their fields.
+        key = tuple([tuple(row) for row in rows])
+        found = self._messages.get(key)
+        if found is None:
+            found = _history_message(gather(rows)[0], rows[0].terminal_reason)
+            self._keep(key, rows, found)
+        return found
+
+    def _keep(self, key: tuple[Any, ...], rows: Sequence[Row[Any]], message: HistoryMessage) -> None:
+        if len(rows[0].details or "") + sum(len(row.parts or "") for row in rows) > REMEMBERED_SIZE:
+            return
+        with self._lock:
+            self._messages[key] = message
+            if len(self._messages) > REMEMBERED:
+                del self._messages[next(iter(self._messages))]
 
 
-def _parsed(rows: tuple[Row[Any], ...]) -> HistoryMessage:
-    return _history_message(gather(rows)[0], rows[0].terminal_reason)
-
-
-# Every step reads the whole history again, and parsing it is most of that. Rows that say the same are the
-# same frozen message, so they are parsed once; what changed has other rows.
-_remembered = lru_cache(maxsize=REMEMBERED)(_parsed)
+_memory = _Memory()
 
 
 def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:
