@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, open_play
-from tests.integration.stage import BOUND
+from tests.integration.stage import BOUND, until
 from turnlane.client.dev_server import DevServer, find_binary
 
 pytestmark = pytest.mark.server
@@ -72,6 +72,25 @@ async def test_signal_with_start_opens_a_lane_and_is_answered(play: Play, tempor
     await (await play.submit("A")).result(BOUND)
 
     assert [("user", "A"), ("assistant", "answer to A")] == await play.said()
+
+
+@pytest.mark.parametrize("argument", [(), ("--input", "{}")], ids=["none", "empty"])
+async def test_a_lane_that_is_started_without_its_conversation_has_it_from_its_id(
+    play: Play, temporal_workflow: Command, argument: tuple[str, ...]
+) -> None:
+    play.stage.play()
+    queue = play.bench.task_queue
+    await temporal_workflow(
+        *("signal-with-start", "--type", "ConversationLane", "--task-queue", queue, *argument),
+        *("--signal-name", "submit", "--signal-input", given("A")),
+    )
+
+    await until(lambda: _is_answered(play))
+    assert [("user", "A"), ("assistant", "answer to A")] == await play.said()
+
+
+async def _is_answered(play: Play) -> bool:
+    return ("assistant", "answer to A") in await play.said()
 
 
 async def test_start_and_signal_do_the_same_in_two_steps(play: Play, temporal_workflow: Command) -> None:

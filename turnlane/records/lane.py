@@ -190,9 +190,12 @@ def _or_invalid_input(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 class LaneStart(Payload):
-    """The argument of the lane workflow. A caller gives the conversation; the rest travels on continue-as-new."""
+    """The argument of the lane workflow. A caller gives the conversation, or nothing: it is in the workflow's id.
 
-    conversation_id: Annotated[RecordId, WrapValidator(_or_invalid_input)]
+    The rest travels on continue-as-new.
+    """
+
+    conversation_id: Annotated[RecordId, WrapValidator(_or_invalid_input)] | None = None
     epoch: int | None = None
     head: LaneHead | None = None
     progress: RunProgress | None = None

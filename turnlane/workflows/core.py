@@ -68,9 +68,9 @@ class LaneCore:
     The head changes in `decide` and nowhere else; each change is queued for the store in the same breath.
     """
 
-    def __init__(self, start: LaneStart) -> None:
-        self.conversation_id = start.conversation_id
-        self.head = start.head or LaneHead(conversation_id=start.conversation_id)
+    def __init__(self, conversation_id: str, start: LaneStart) -> None:
+        self.conversation_id = conversation_id
+        self.head = start.head or LaneHead(conversation_id=conversation_id)
         self.progress = start.progress
         self.facts: AgentFacts | None = start.facts
         self.settings = LaneSettings()
@@ -79,7 +79,7 @@ class LaneCore:
         self.is_draining = False
         self.is_closing = False
         self.outage = Outage(lambda: self.tell())
-        self.outbox = Outbox(start.conversation_id, self.outage)
+        self.outbox = Outbox(conversation_id, self.outage)
         self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
         self.deciding: list[Pending] = []
         self.carried: list[Input] = []

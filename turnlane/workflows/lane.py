@@ -53,6 +53,9 @@ STATE_ATTRIBUTE = SearchAttributeKey.for_keyword("TurnlaneState")
 MAX_INBOX = 4096
 MAX_REOPENS = 5
 
+FRESH = LaneStart()
+"""What a start without an argument means."""
+
 
 # The error of a start argument that does not fit: any other failure of a task is tried again.
 @workflow.defn(name="ConversationLane", failure_exception_types=[InvalidInputError])
@@ -60,9 +63,11 @@ class ConversationLane:
     """One conversation. See the module."""
 
     @workflow.init
-    def __init__(self, start: LaneStart) -> None:
+    def __init__(self, start: LaneStart = FRESH) -> None:
         self._start = start
-        self._core = LaneCore(start)
+        # An id longer than a conversation's cannot be one: cut, it does not fit its workflow and is refused.
+        named = workflow.info().workflow_id.removeprefix("lane/")[:256]
+        self._core = LaneCore(start.conversation_id or named, start)
         self._admissions = Admissions(self._core)
         self._runs = RunLoop(self._core)
         self._waiting = Waiting(self._core)
@@ -73,9 +78,9 @@ class ConversationLane:
     # --- the main coroutine ---------------------------------------------------------------------
 
     @workflow.run
-    async def run(self, start: LaneStart) -> LaneReport:
+    async def run(self, start: LaneStart = FRESH) -> LaneReport:
         """Run the conversation until it rests. Everything that was accepted is in the store by then."""
-        if workflow.info().workflow_id != f"lane/{start.conversation_id}":
+        if workflow.info().workflow_id != f"lane/{self._core.conversation_id}":
             raise as_failure(InvalidInputError("a lane's workflow id is lane/<conversation_id>"))
         self._core.tell = self._tell_soon
         opening = asyncio.create_task(open_lane(self._core, start))
