@@ -50,7 +50,7 @@ def build_worker(
     are sent at most a second late, so that an interrupt is heard soon on any server; a lane whose worker
     died is offered to the others after two seconds. Give a `build_id` (or a `deployment_config`) to tell
     releases of an application apart in Temporal; without one it is turnlane's version. With `sandboxed`, lanes
-    run in the SDK's sandbox, which finds out what a workflow must not do, and costs a third of a turn; the
+    run in the SDK's sandbox, which finds out what a workflow must not do, and costs a fifth of a turn's work; the
     lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. Raises ValueError for two
     agents of one name.
     """
