@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from turnlane.client.lane_calls import LaneCalls, NoLane
-from turnlane.client.ticket import Result, result_of_event, result_of_terminal, result_of_view
+from turnlane.client.ticket import Result, result_of_run, result_of_terminal
 from turnlane.client.watching import (
     FIRST_POLL_SECONDS,
     LONGEST_POLL_SECONDS,
@@ -121,7 +121,7 @@ class Awaiting:
             return await self._result_by_polling(conversation_id, run_id, tenant)
         async with self._bus.subscribe(conversation_id) as news, listening(news) as listener:
             while not listener.has_ended:
-                result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
+                result = await self._settled_result(conversation_id, run_id, tenant)
                 if result is not None:
                     return result
                 ended = await _until_it_may_be_over(listener, run_id)
@@ -132,7 +132,7 @@ class Awaiting:
     async def _result_by_polling(self, conversation_id: str, run_id: str, tenant: str | None) -> Result:
         wait = FIRST_POLL_SECONDS
         while True:
-            result = result_of_view(await self._settled_view(conversation_id, run_id, tenant))
+            result = await self._settled_result(conversation_id, run_id, tenant)
             if result is not None:
                 return result
             await asyncio.sleep(wait)
@@ -165,6 +165,10 @@ class Awaiting:
                 return reply
         return None
 
+    async def _settled_result(self, conversation_id: str, run_id: str, tenant: str | None) -> Result | None:
+        view = await self._settled_view(conversation_id, run_id, tenant)
+        return result_of_run(view.run, view.assistant, view.snapshot_version)
+
     async def _settled_view(self, conversation_id: str, run_id: str, tenant: str | None) -> RunView:
         view = await self._reads.load_run(conversation_id, run_id, tenant=tenant)
         if view is not None and view.run.absorbed_into_run_id is not None:
@@ -184,6 +188,6 @@ async def _until_it_may_be_over(listener: Listener, run_id: str) -> Result | Non
         if item is None or isinstance(item, Resync):
             return None
         if isinstance(item, TerminalEvent) and item.run_id == run_id and item.run is not None:
-            return result_of_event(item, item.run)
+            return result_of_run(item.run, item.message, item.snapshot_version)
         if isinstance(item, RunStateEvent) and item.run_id == run_id and not item.state.is_active:
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from turnlane.records.admissions import Admission, Input, Terminal
 from turnlane.records.events import Event, RunStateEvent, TerminalEvent
 from turnlane.records.messages import Message
-from turnlane.records.runs import Failure, Run, RunState, RunView, TerminalReason
+from turnlane.records.runs import Failure, Run, RunState, TerminalReason
 from turnlane.records.usage import Usage
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ class Result:
         return self.message.text if self.message is not None else ""
 
 
-def result_of_view(view: RunView) -> Result | None:
-    """The result of a run as the store has it, if it has ended."""
-    run = view.run
+def result_of_run(run: Run, message: Message | None, snapshot_version: int) -> Result | None:
+    """The result of a run, if it has ended: as a read of the store, or the event of its end, gives it."""
     if run.terminal_reason is None:
         return None
     return Result(
@@ -51,27 +50,11 @@ def result_of_view(view: RunView) -> Result | None:
         run_id=run.id,
         state=run.state,
         reason=run.terminal_reason,
-        snapshot_version=view.snapshot_version,
+        snapshot_version=snapshot_version,
         run=run,
-        message=view.assistant,
+        message=message,
         policy_name=run.terminal_policy_name,
         failure=run.failure,
-        usage=run.usage,
-    )
-
-
-def result_of_event(event: TerminalEvent, run: Run) -> Result:
-    """The result as the event of a run's end tells it."""
-    return Result(
-        conversation_id=event.conversation_id,
-        run_id=event.run_id,
-        state=run.state,
-        reason=event.reason,
-        snapshot_version=event.snapshot_version,
-        run=run,
-        message=event.message,
-        policy_name=event.policy_name,
-        failure=event.failure,
         usage=run.usage,
     )
 

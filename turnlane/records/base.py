@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -18,8 +18,6 @@ from pydantic import (
     JsonValue,
     StringConstraints,
 )
-
-SCHEMA_VERSION: Literal[1] = 1
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
