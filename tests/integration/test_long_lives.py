@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from tests.conftest import Bench, Serve
-from turnlane.agent import Agent, ScriptedModel
-from turnlane.agent.models import Say, ScriptedRequest
+from turnlane.agent import Agent, ScriptedModel, tool
+from turnlane.agent.models import Action, Call, Say, ScriptedRequest
 from turnlane.client import Turnlane
 
 pytestmark = pytest.mark.server
@@ -96,3 +96,30 @@ async def test_many_conversations_replayed_at_once_by_a_fresh_worker_all_go_on(b
 
     assert ["success"] * 20 == reasons
     assert 8 == len((await client.snapshot(conversations[0])).messages)
+
+
+@tool(read_only=True)
+def length(text: str) -> int:
+    """The length of a text."""
+    return len(text)
+
+
+def _works_hard(request: ScriptedRequest) -> list[Action]:
+    if request.step == 0:
+        return [Call("length", {"text": "x" * number}) for number in range(100)]
+    return [Say(f"{sum(len(message.parts) for message in request.prompt.messages)} parts")]
+
+
+async def test_a_turn_with_a_large_context_and_a_hundred_calls_finishes_with_a_small_history(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    await serve(Agent(name="worker", model=ScriptedModel(script=_works_hard), tools=[length]))
+    client = bench.client(answer_seconds=30)
+    ticket = await client.submit(conversation, "word " * 160_000)
+    result = await ticket.result(timeout=90)
+    events = [
+        event async for event in bench.temporal.get_workflow_handle(f"lane/{conversation}").fetch_history_events()
+    ]
+
+    assert ("success", "201 parts") == (result.reason.value, result.text)
+    assert max(event.ByteSize() for event in events) < 128 * 1024
