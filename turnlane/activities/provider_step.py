@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import request_evidence, response_evidence
 from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.lane_work import utc_now
-from turnlane.activities.projection import project
-from turnlane.activities.prompt_check import check_prompt
+from turnlane.activities.preparing import ApplicationFailedError, Preparation, Prepared
 from turnlane.activities.providers.base import (
     Finish,
     Heartbeat,
@@ -42,7 +40,8 @@ from turnlane.activities.providers.base import (
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
-from turnlane.agent.agent import Agent, PromptContext
+from turnlane.agent.agent import Agent
+from turnlane.agent.models import Model
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
@@ -50,20 +49,12 @@ from turnlane.records.runs import Failure, FailureClass, Operation, OperationKin
 from turnlane.records.steps import Fence, FinishReason, StepEnd, StepOutcome, StepRequest
 from turnlane.records.usage import Usage
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import RunContext, StepFinish, StepStart, Store, Written
+from turnlane.store.protocol import StepFinish, StepStart, Store, Written
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE: dict[Cut, float | None] = {Cut.ABORT: None, Cut.SHUTDOWN: 5.0, Cut.LOST: 0.0}
 """How many seconds the last write of an attempt may take once the activity is cancelled."""
-
-
-class _ApplicationFailed(Exception):
-    """The application's own code failed while a step was prepared; `code` says which part of it."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class ProviderSteps:
@@ -128,6 +119,7 @@ class _Step:
         self._publisher = Publisher(bus, fence, "model", fence.attempt, utc_now)
         self._draft = Draft(agent)
         self._progress = _Progress()
+        self._model = agent.model
         self._operation = Operation(
             operation_id=f"{fence.run_id[:200]}:{fence.token}:{fence.step}:{fence.attempt}",
             kind=OperationKind.MODEL_REQUEST,
@@ -139,66 +131,27 @@ class _Step:
     async def make(self) -> StepOutcome:
         """Prepare, call, stream, store."""
         try:
-            run = await self._load_run()
-            prompt = await self._prompt(run)
-            provider = self._providers.of(self._agent.model)
-        except _ApplicationFailed as error:
+            request = self._request.model_copy(update={"fence": self._fence})
+            prepared = await Preparation(self._store, self._agent, request).prepare()
+            self._model = prepared.model
+            provider = self._providers.of(self._model)
+        except ApplicationFailedError as error:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code)
         except ProviderFailure as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
-        await self._begin(prompt, last_model_epoch(run.run, self._fence) if run is not None else None)
-        return await self._converse(provider, prompt)
+        await self._begin(prepared)
+        return await self._converse(provider, prepared.prompt)
 
     # --- before the call ------------------------------------------------------------------------
 
-    async def _load_run(self) -> RunContext | None:
-        """The run, where something depends on it: instructions that are made of it, attempts before this one."""
-        fence = self._fence
-        if isinstance(self._agent.instructions, str) and fence.attempt == 1:
-            return None
-        run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
-        if run is None:
-            raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
-        return run
-
-    async def _prompt(self, run: RunContext | None) -> Prompt:
-        extra = [item.input_id for item in self._request.taken]
-        fence = self._fence
-        history = await persist(lambda: self._store.load_history(fence.conversation_id, fence.run_id, extra))
-        prompt = project(
-            history,
-            taken=self._request.taken,
-            instructions=await self._instructions(run),
-            tools=[tool.spec for tool in self._agent.tools],
-            step=self._fence.step,
-        )
-        faults = check_prompt(prompt)
-        if faults:
-            logger.error("run %s: the projected prompt is not legal: %s", self._fence.run_id, "; ".join(faults))
-            raise _ApplicationFailed("ILLEGAL_PROMPT")
-        return prompt
-
-    async def _instructions(self, run: RunContext | None) -> str:
-        given = self._agent.instructions
-        if isinstance(given, str):
-            return given
-        if run is None:
-            raise AssertionError("instructions that are made of a run need one")
-        context = PromptContext(self._fence.conversation_id, self._fence.run_id, run.context, run.metadata)
-        try:
-            text = given(context)
-            return await text if inspect.isawaitable(text) else text
-        except Exception as error:
-            logger.error("instructions of agent %s failed with %s", self._agent.name, type(error).__name__)
-            raise _ApplicationFailed("INSTRUCTIONS_FAILED") from None
-
-    async def _begin(self, prompt: Prompt, withdrawn: str | None) -> None:
+    async def _begin(self, prepared: Prepared) -> None:
         start = StepStart(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
             operation=self._operation,
-            evidence=request_evidence(self._fence, self._agent.model, prompt),
+            evidence=request_evidence(self._fence, self._model, prepared.prompt),
         )
+        withdrawn = last_model_epoch(prepared.run.run, self._fence) if prepared.run is not None else None
         self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))
         if withdrawn is not None:
             self._publisher.reset(self._fence.attempt, withdrawn)
@@ -207,7 +160,7 @@ class _Step:
 
     async def _converse(self, provider: Provider, prompt: Prompt) -> StepOutcome:
         request = ProviderRequest(
-            model=self._agent.model,
+            model=self._model,
             prompt=prompt,
             conversation_id=self._fence.conversation_id,
             run_id=self._fence.run_id,
@@ -220,7 +173,7 @@ class _Step:
         except asyncio.CancelledError:
             return await self._cut_short()
         except TimeoutError:
-            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, _silence(self._agent))
+            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, _silence(self._model))
         except ProviderFailure as error:
             self._progress.early_usage = error.usage or self._progress.early_usage
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, error.failure)
@@ -334,7 +287,7 @@ class _Step:
             parts=self._draft.parts(),
             calls=tuple(self._draft.calls),
             usage=usage,
-            evidence=response_evidence(self._fence, self._agent.model, finish, self._progress.response_id),
+            evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id),
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
         )
         self._tell(await self._write_through(record))
@@ -382,5 +335,5 @@ async def _closable(stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamP
             await close()
 
 
-def _silence(agent: Agent) -> Failure:
-    return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=agent.model.provider)
+def _silence(model: Model) -> Failure:
+    return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=model.provider)

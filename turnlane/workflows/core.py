@@ -25,6 +25,7 @@ from turnlane.records.lane import (
 )
 from turnlane.records.mutations import Landing
 from turnlane.records.runs import ENDINGS, RunState, TerminalReason
+from turnlane.records.steps import Fence
 from turnlane.workflows.calls import Outage
 from turnlane.workflows.ending import RunEnd
 from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
@@ -123,6 +124,24 @@ class LaneCore:
         """Append a ledger event, unless there is no conversation to append it to."""
         if not self.head.purged:
             self.decide(Note(kind=kind, payload=payload))
+
+    # --- the live run ---------------------------------------------------------------------------
+
+    def fresh(self, run: LaneRun) -> LaneRun | None:
+        """The run as it is now, if it is still the one that is worked on."""
+        live = self.head.live
+        return live if live is not None and live.id == run.id and live.token == run.token else None
+
+    def fence(self, run: LaneRun, progress: RunProgress, attempt: int) -> Fence:
+        """The right to write for one attempt of the step that `progress` stands at."""
+        return Fence(
+            conversation_id=self.conversation_id,
+            epoch=self.epoch,
+            run_id=run.id,
+            token=run.token,
+            step=progress.step,
+            attempt=attempt,
+        )
 
     # --- the queue ------------------------------------------------------------------------------
 

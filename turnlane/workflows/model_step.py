@@ -1,0 +1,131 @@
+"""The model step: one provider activity of a run, and whether a step that failed is tried again.
+
+The decision to try again is the lane's, made here and visible in the ledger; the wait is a timer that an
+interrupt ends at once.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+
+from turnlane.records.lane import LaneRun, RunProgress
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.runs import Failure, FailureClass, RunState
+from turnlane.records.steps import StepEnd, StepOutcome, StepRequest
+from turnlane.workflows.calls import PROVIDER_STEP
+from turnlane.workflows.core import LaneCore
+from turnlane.workflows.ending import failure_end, retry_delay
+
+STEP_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=100),
+    maximum_interval=timedelta(seconds=10),
+    maximum_attempts=8,
+)
+"""For lost workers only: whatever a provider or an application does wrong comes back as data."""
+
+
+class ModelSteps:
+    """Makes provider steps of live runs."""
+
+    def __init__(self, core: LaneCore) -> None:
+        self._core = core
+
+    async def make(self, run: LaneRun, progress: RunProgress) -> StepOutcome:
+        """Make one attempt of the step that `progress` stands at, and count it."""
+        core = self._core
+        fence = core.fence(run, progress, progress.attempt)
+        request = StepRequest(
+            agent=core.head.agent or "",
+            fence=fence,
+            assistant_message_id=run.assistant_message_id,
+            taken=progress.taken,
+            facts_digest=core.facts.digest if core.facts else None,
+        )
+        handle = workflow.start_activity(
+            PROVIDER_STEP,
+            request,
+            result_type=StepOutcome,
+            start_to_close_timeout=timedelta(seconds=core.facts.step_seconds if core.facts else 3600),
+            heartbeat_timeout=timedelta(seconds=core.settings.heartbeat_seconds),
+            retry_policy=STEP_RETRY,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=f"step {progress.step + 1}",
+        )
+        core.activities, core.activities_of = [handle], run.id
+        core.tell()
+        try:
+            outcome: StepOutcome = await handle
+        except ActivityError as error:
+            outcome = _step_error(error, progress)
+        finally:
+            core.activities = []
+        self._count(run, outcome)
+        return outcome
+
+    def _count(self, run: LaneRun, outcome: StepOutcome) -> None:
+        core = self._core
+        if core.fresh(run) is None or core.outbox.lost is not None:
+            return
+        core.facts = outcome.facts or core.facts
+        if core.progress is not None:
+            core.progress = core.progress.model_copy(
+                update={
+                    "attempt": outcome.attempt + 1,
+                    "input_tokens": core.progress.input_tokens + (outcome.input_tokens or 0),
+                    "output_tokens": core.progress.output_tokens + (outcome.output_tokens or 0),
+                }
+            )
+
+    async def retry_or_end(self, run: LaneRun, outcome: StepOutcome) -> None:
+        """Wait for the next try of a failed step, or end its run with the failure."""
+        core = self._core
+        progress = core.progress
+        failure = outcome.failure or Failure(failure_class=FailureClass.UNKNOWN)
+        tries = progress.tries + 1 if progress else 1
+        delay = retry_delay(core.facts.retry, failure, tries, workflow.random().random()) if core.facts else None
+        if delay is None or progress is None:
+            core.settle(run, failure_end(failure))
+            return
+        core.last_failure = failure.failure_class.value
+        self._note_retry(LedgerKind.RETRY_SCHEDULED, run, outcome, {"delay_ms": round(delay * 1000)})
+        await self._pause(run, delay)
+        if core.fresh(run) is None or core.progress is None:
+            return
+        core.progress = core.progress.model_copy(update={"tries": tries})
+        self._note_retry(LedgerKind.RETRY_STARTED, run, outcome, {})
+
+    def _note_retry(self, kind: LedgerKind, run: LaneRun, outcome: StepOutcome, extra: dict[str, int]) -> None:
+        failure = outcome.failure or Failure(failure_class=FailureClass.UNKNOWN)
+        self._core.note(
+            kind,
+            {"run_id": run.id, "attempt": outcome.attempt + 1, "reason": failure.failure_class.value, **extra},
+        )
+
+    async def _pause(self, run: LaneRun, seconds: float) -> None:
+        """Wait, unless the run is asked to stop: that acts at once."""
+
+        def stopped() -> bool:
+            fresh = self._core.fresh(run)
+            return fresh is None or fresh.state is not RunState.RUNNING
+
+        try:
+            await workflow.wait_condition(stopped, timeout=seconds, timeout_summary="before the next try")
+        except TimeoutError:
+            return
+
+
+def _step_error(error: ActivityError, progress: RunProgress) -> StepOutcome:
+    """A step whose activity failed for good: told to stop before it began, or lost with its workers too often."""
+    cause = error.cause
+    if isinstance(cause, CancelledError):
+        return StepOutcome(end=StepEnd.ABORTED, attempt=progress.attempt)
+    code = cause.type if isinstance(cause, ApplicationError) and cause.type else "WORKER_LOST"
+    return StepOutcome(
+        end=StepEnd.FAILED,
+        attempt=progress.attempt,
+        failure=Failure(failure_class=FailureClass.APPLICATION, code=code),
+    )
