@@ -53,7 +53,8 @@ class ConversationRow(StoreTable, table=True):
 
     A row with version 0 only reserves an epoch; every read takes it for unknown. `ledger_seq`,
     `lane_seq` and `last_order` name the last one given; `next_position` and `first_position` bound the
-    positions given to messages, from below exclusively and from above inclusively.
+    positions given to messages, from below exclusively and from above inclusively. `spent` is the usage
+    of all ended runs, NULL while nobody has summed it.
     """
 
     __tablename__ = "turnlane_conversation"
@@ -73,6 +74,7 @@ class ConversationRow(StoreTable, table=True):
     next_position: int = _count(default=1)
     first_position: int = _count(default=0)
     last_order: int = _count(default=0)
+    spent: str | None = _json(default=None)
     created_at: datetime = _time()
     updated_at: datetime = _time()
 
@@ -82,7 +84,8 @@ class RunRow(StoreTable, table=True):
 
     `fence_step` and `fence_attempt` name the attempt that may write under `fencing_token`;
     `attempt_open` says that an attempt began whose end was never stored; `steps_done` counts the steps
-    whose output is kept; `checkpoint_seq` is the ledger seq of the draft as it stands.
+    whose output is kept; `checkpoint_seq` is the ledger seq of the draft as it stands. `prepared` is what
+    was prepared once for all steps of the run.
     """
 
     __tablename__ = "turnlane_run"
@@ -131,6 +134,7 @@ class RunRow(StoreTable, table=True):
     attempt_open: bool = Field(default=False)
     steps_done: int = _count(default=0)
     checkpoint_seq: int | None = _count(default=None)
+    prepared: str | None = _json(default=None)
     created_at: datetime = _time()
     updated_at: datetime = _time()
 
@@ -165,7 +169,8 @@ class MessageRow(StoreTable, table=True):
 class SegmentRow(StoreTable, table=True):
     """A piece of a message's content: the parts of an input, of one model step, or one call's result.
 
-    `parts` is a JSON list; NULL on a call that has no result yet.
+    `parts` is a JSON list; NULL on a call that has no result yet. A call that somebody must approve has an
+    `approval_id`; `approval` is how that stands (pending, approved, denied).
     """
 
     __tablename__ = "turnlane_segment"
@@ -174,6 +179,7 @@ class SegmentRow(StoreTable, table=True):
             ["conversation_id", "message_id"], ["turnlane_message.conversation_id", "turnlane_message.id"]
         ),
         CheckConstraint("parts IS NOT NULL OR kind = 'call'", name="ck_turnlane_segment_parts"),
+        Index("ux_turnlane_segment_approval", "conversation_id", "approval_id", unique=True),
     )
 
     conversation_id: str = _id(primary_key=True)
@@ -184,6 +190,9 @@ class SegmentRow(StoreTable, table=True):
     call_id: str | None = _id(default=None)
     tool_name: str | None = _id(default=None)
     started_at: datetime | None = _time(default=None)
+    approval_id: str | None = _id(default=None)
+    approval: str | None = _code(default=None)
+    approval_expires_at: datetime | None = _time(default=None)
     parts: str | None = _json(default=None)
 
 
@@ -277,6 +286,24 @@ class BlobRow(StoreTable, table=True):
     created_at: datetime = _time()
 
 
+class DurableEntryRow(StoreTable, table=True):
+    """What a tool body recorded under a name, so that its next try goes on from there.
+
+    `scope` names the call that recorded it; `entry` is a JSON record.
+    """
+
+    __tablename__ = "turnlane_durable_entry"
+    __table_args__ = (_of_conversation(),)
+
+    conversation_id: str = _id(primary_key=True)
+    scope: str = _id(primary_key=True)
+    kind: str = _code(primary_key=True)
+    name: str = _id(primary_key=True)
+    entry: str = _json()
+    created_at: datetime = _time()
+    updated_at: datetime = _time()
+
+
 class TombstoneRow(StoreTable, table=True):
     """A purged conversation. `answers` holds what the purging batch was answered, for its repeat."""
 
@@ -302,9 +329,10 @@ LEDGER = table_of(LedgerRow)
 NO_CHANGE = table_of(NoChangeRow)
 SEED = table_of(SeedRow)
 BLOB = table_of(BlobRow)
+DURABLE_ENTRY = table_of(DurableEntryRow)
 TOMBSTONE = table_of(TombstoneRow)
 
 IS_ACTIVE = text(f"turnlane_run.{ACTIVE}")
 
-OWNED = (SEGMENT, MESSAGE, RUN, ADMISSION, LEDGER, NO_CHANGE, SEED, BLOB)
+OWNED = (SEGMENT, MESSAGE, RUN, ADMISSION, LEDGER, NO_CHANGE, SEED, DURABLE_ENTRY, BLOB)
 """What a purge deletes before the conversation itself, in an order that foreign keys allow."""
