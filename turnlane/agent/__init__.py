@@ -2,15 +2,20 @@
 
 from turnlane.agent.agent import Agent, PolicyContext
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel, ScriptedModel
+from turnlane.agent.prices import Prices
+from turnlane.agent.registry import ModelDescriptor, ModelRegistry
 from turnlane.agent.tools import Tool, ToolContext, ToolError, tool
 
 __all__ = [
     "Agent",
     "AnthropicModel",
     "Model",
+    "ModelDescriptor",
+    "ModelRegistry",
     "OpenAIChatModel",
     "OpenAIModel",
     "PolicyContext",
+    "Prices",
     "ScriptedModel",
     "Tool",
     "ToolContext",

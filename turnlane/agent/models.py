@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure
+
+_PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,11 @@ class Model:
     max_output_tokens: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def reported_provider(self) -> str:
+        """The provider's name in evidence, failures and the ledger."""
+        return self.provider
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIModel(Model):
@@ -37,10 +45,22 @@ class OpenAIModel(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIChatModel(Model):
-    """A model behind a Chat Completions API: OpenAI's own or any compatible server."""
+    """A model behind a Chat Completions API: OpenAI's own or any compatible server.
+
+    `provider_name` is what such a server is called in evidence, failures and the ledger: `openrouter`, say.
+    """
 
     provider = "openai-chat"
     api_key_env: str | None = "OPENAI_API_KEY"
+    provider_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.provider_name is not None and not _PROVIDER_NAME.fullmatch(self.provider_name):
+            raise ValueError("a provider's name is 1 to 64 lower-case letters, digits, '.', '_' and '-'")
+
+    @property
+    def reported_provider(self) -> str:
+        return self.provider_name or self.provider
 
 
 @dataclass(frozen=True, kw_only=True)

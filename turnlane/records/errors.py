@@ -5,14 +5,14 @@
     │   ├── InvalidInputError · InputTooLargeError · UnknownAgentError · AgentMismatchError
     │   ├── IdempotencyConflictError · RecordIdCollisionError
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
-    │   └── StoreRequiredError
+    │   └── StoreRequiredError · ModelRefusedError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
     │   └── WorkersUnavailableError · TemporalUnavailableError
     └── FinalError             making the call again cannot help
         ├── StoreSchemaError · StoreIntegrityError · StaleFenceError · StackError
         ├── TemporalRefusedError
-        └── PolicyFailedError · RunFailedError
+        └── PolicyFailedError · PreflightFailedError · StaleModelsError · RunFailedError
 
 Every class has a `code`, which travels (as the type of a Temporal failure, in a reply, on the CLI);
 `error_for` turns a code back into its class. Messages carry ids and codes, never content.
@@ -185,6 +185,25 @@ class StoreRequiredError(CallerError):
     """The client was made without a store, and the call reads content."""
 
     code = "STORE_REQUIRED"
+
+
+class ModelRefusedError(CallerError):
+    """The model cannot be used for this. `details['reason']` is `unknown-model`, `unavailable`,
+    `missing-capability` (which ones is in `fields`) or `unknown-provider`."""
+
+    code = "MODEL_REFUSED"
+
+
+class PreflightFailedError(FinalError):
+    """The agent's own preflight refused the input, or failed. Nothing was admitted."""
+
+    code = "PREFLIGHT_FAILED"
+
+
+class StaleModelsError(FinalError):
+    """What is known of models was observed too long ago, or in the future."""
+
+    code = "STALE_MODELS"
 
 
 class RunFailedError(FinalError):
