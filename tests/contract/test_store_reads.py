@@ -12,6 +12,7 @@ from turnlane.records.errors import InvalidInputError
 from turnlane.records.lane import ids_for_key
 from turnlane.records.limits import KIB
 from turnlane.records.runs import RunState
+from turnlane.store.protocol import StoredBlob
 from turnlane.store.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -181,3 +182,17 @@ async def test_a_run_of_another_conversation_is_unknown(lane: Lane) -> None:
 
     assert await lane.store.load_run(other.conversation_id, "run-a") is None
     assert () == await lane.store.list_active_runs("c-unknown")
+
+
+async def test_blobs_are_found_without_their_content(lane: Lane) -> None:
+    kept = await lane.store.put_blob(lane.conversation_id, b"12345", "image/png", lane.clock())
+
+    found = await lane.store.find_blobs(lane.conversation_id, [kept.id, "blob-none"])
+
+    assert {kept.id: StoredBlob(media_type="image/png", size=5)} == found
+
+
+async def test_a_blob_of_another_conversation_is_not_found(lane: Lane) -> None:
+    kept = await lane.store.put_blob(lane.conversation_id, b"12345", "image/png", lane.clock())
+
+    assert {} == await lane.store.find_blobs("another", [kept.id])

@@ -16,6 +16,7 @@ from turnlane.records.admissions import Policy
 from turnlane.records.base import Payload
 from turnlane.records.errors import TurnlaneError, error_for
 from turnlane.records.events import DURABLE_TYPES, EVENT_ADAPTER
+from turnlane.records.files import FileLimits
 from turnlane.records.lane import LaneSettings
 from turnlane.records.limits import Limits
 from turnlane.records.runs import ENDINGS
@@ -147,10 +148,15 @@ def test_every_verb_is_in_the_reference() -> None:
     assert sorted(name for name in commands if name) == sorted(row[0] for row in table(REFERENCE, "verb", 1))
 
 
-@pytest.mark.parametrize(("section", "model"), [("## Settings", LaneSettings), ("## Limits", Limits)])
+@pytest.mark.parametrize(
+    ("section", "model"), [("## Settings", LaneSettings), ("## Limits\n", Limits), ("## Limits of files", FileLimits)]
+)
 def test_defaults_in_the_reference_are_those_of_the_code(section: str, model: type[Payload]) -> None:
     defaults = {name: field.default for name, field in model.model_fields.items()}
-    expected = {name: str(value).lower().removesuffix(".0") for name, value in defaults.items()}
+    expected = {
+        name: "below" if isinstance(value, Payload) else str(value).lower().removesuffix(".0")
+        for name, value in defaults.items()
+    }
 
     assert expected == {row[0]: row[1] for row in table(REFERENCE, "field", 2, section)}
 

@@ -27,6 +27,7 @@ AGENT = [
     "Tool",
     "ToolContext",
     "ToolError",
+    "Upload",
     "tool",
 ]
 CLIENT = ["Result", "Ticket", "Turnlane"]

@@ -10,6 +10,7 @@ from turnlane.activities.providers.base import Opaque, Source, ToolCall
 from turnlane.agent.agent import Agent
 from turnlane.records.base import Json, ProviderEnvelope, clean_json, clean_text
 from turnlane.records.messages import (
+    FilePart,
     Part,
     ProviderPart,
     ReasoningPart,
@@ -101,6 +102,10 @@ class Draft:
     def source(self, source: Source) -> None:
         """Record a source."""
         self._entries.append(_Whole(SourcePart(source_id=source.source_id, url=source.url, title=source.title)))
+
+    def file(self, part: FilePart) -> None:
+        """Record a file the model made."""
+        self._entries.append(_Whole(part))
 
     def opaque(self, opaque: Opaque) -> None:
         """Record provider output that only its provider understands."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio import activity
 
 from turnlane.activities.failing import as_failures
+from turnlane.activities.file_checks import check_files
 from turnlane.agent.agent import Agent, PolicyContext
 from turnlane.records.admissions import BlobRef, Input, Policy, Terminal
 from turnlane.records.base import JsonObject, canonical_json
@@ -218,14 +219,15 @@ class LaneWork:
         return _policy(agent, request, item)
 
     async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> None:
-        if item.blob is None:
-            return
-        if item.blob.size > agent.limits.input_text_bytes:
-            limit = agent.limits.input_text_bytes
-            raise InputTooLargeError("the input is over the agent's limit", size=item.blob.size, limit=limit)
-        await self._load_parts(conversation_id, item.blob)
+        parts = item.content
+        if item.blob is not None:
+            parts = await self._blob_parts(conversation_id, item.blob, agent)
+        await check_files(self._store, conversation_id, parts, agent.limits.files)
 
-    async def _load_parts(self, conversation_id: str, blob: BlobRef) -> None:
+    async def _blob_parts(self, conversation_id: str, blob: BlobRef, agent: Agent) -> tuple[InputPart, ...]:
+        if blob.size > agent.limits.input_text_bytes:
+            limit = agent.limits.input_text_bytes
+            raise InputTooLargeError("the input is over the agent's limit", size=blob.size, limit=limit)
         data = await self._store.get_blob(conversation_id, blob.id)
         if data is None:
             raise InvalidInputError("the input's blob is not in this conversation", fields=["blob"])
@@ -235,6 +237,7 @@ class LaneWork:
             raise InvalidInputError("the input's blob does not hold parts", fields=_fields("blob", error)) from None
         if not any(_says_something(part) for part in parts):
             raise InvalidInputError("an input may not be empty or blank", fields=["blob"])
+        return parts
 
     async def _check_ids(self, conversation_id: str, item: Input) -> None:
         if item.record_ids is None:

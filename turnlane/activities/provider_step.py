@@ -18,10 +18,12 @@ from temporalio import activity
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import request_evidence, response_evidence
 from turnlane.activities.failing import as_failures, persist, place_of
+from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.preparing import ApplicationFailedError, Preparation, Prepared
 from turnlane.activities.providers.base import (
     Finish,
+    GeneratedFile,
     Heartbeat,
     Opaque,
     Provider,
@@ -179,6 +181,9 @@ class _Step:
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, error.failure)
         except StaleFenceError as error:
             return await self._refused_midway(error)
+        except ApplicationFailedError as error:
+            failure = Failure(failure_class=FailureClass.APPLICATION, code=error.code)
+            return await self._end(StepEnd.FAILED, OperationPhase.FAILED, failure)
         except TurnlaneError:
             raise
         except Exception as error:
@@ -203,6 +208,9 @@ class _Step:
             await self._take(part)
 
     async def _take(self, part: StreamPart) -> None:
+        if isinstance(part, GeneratedFile):
+            self._first_output()
+            self._draft.file(await GeneratedFiles(self._store, self._agent, self._fence).keep(part))
         self._gather(part)
         self._progress.since_checkpoint += 1
         forced = isinstance(part, ToolCall)

@@ -1,6 +1,7 @@
 """What an application writes: agents, tools, models and policies."""
 
 from turnlane.agent.agent import Agent, PolicyContext
+from turnlane.agent.files import Upload
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel, ScriptedModel
 from turnlane.agent.prices import Prices
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
@@ -20,5 +21,6 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolError",
+    "Upload",
     "tool",
 ]

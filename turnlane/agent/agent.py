@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pydantic import BaseModel
 
+from turnlane.agent.files import PersistFile
 from turnlane.agent.models import Model
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
 from turnlane.records.admissions import Input, Policy
@@ -47,7 +48,8 @@ class Agent:
     `coalesce_pending`, inputs that wait behind a run are answered together by one successor.
     `context` and `metadata` are pydantic models that an input's context and metadata must fit.
     `idle_timeout` is how many seconds the model may be silent; None means for ever. A draft is stored
-    after every `checkpoint_every` stream parts. Raises ValueError for names that cannot work.
+    after every `checkpoint_every` stream parts. `persist_generated_file` says where files go that the model
+    makes; without it they are blobs of the conversation. Raises ValueError for names that cannot work.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Agent:
     context: type[BaseModel] | None = None
     metadata: type[BaseModel] | None = None
     limits: Limits = field(default_factory=Limits)
+    persist_generated_file: PersistFile | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:

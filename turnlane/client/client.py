@@ -14,10 +14,12 @@ from temporalio.client import Client, WorkflowUpdateHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 
+from turnlane.agent.files import Upload
 from turnlane.client.awaiting import Awaiting
 from turnlane.client.lane_calls import LaneCalls, NoLane, answer, our_errors
 from turnlane.client.requests import checked_id, input_of, request
 from turnlane.client.ticket import Result, Ticket
+from turnlane.client.uploads import keep_uploads
 from turnlane.client.watching import (
     FIRST_POLL_SECONDS,
     LONGEST_POLL_SECONDS,
@@ -111,7 +113,7 @@ class Turnlane:
     async def submit(
         self,
         conversation_id: str,
-        content: str | Sequence[InputPart],
+        content: str | Sequence[InputPart | Upload],
         *,
         agent: str | None = None,
         key: str | None = None,
@@ -128,13 +130,14 @@ class Turnlane:
         `key` makes a repeat of the call the same input; without one each call is its own. By update the
         ticket has its admission, and a refusal is raised here; if no worker answers within
         `answer_seconds`, or with `via="signal"` at once, the input goes as a signal, durable in Temporal,
-        and its admission comes later. Content over 64 KiB needs a store. Raises `CallerError`s for what is
-        wrong with the input and `RetryableError`s for what may be tried again with the same key.
+        and its admission comes later. Content over 64 KiB, and an `Upload`, need a store. Raises
+        `CallerError`s for what is wrong with the input and `RetryableError`s for what may be tried again
+        with the same key.
         """
         checked_id("conversation_id", conversation_id)
         chosen = uuid.uuid4().hex if key is None else key
         given = input_of(
-            content,
+            await keep_uploads(self._store, conversation_id, content, self._limits.files),
             policy,
             key=chosen,
             role=role,

@@ -5,7 +5,7 @@
     │   ├── InvalidInputError · InputTooLargeError · UnknownAgentError · AgentMismatchError
     │   ├── IdempotencyConflictError · RecordIdCollisionError
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
-    │   └── StoreRequiredError · ModelRefusedError
+    │   └── FileRefusedError · ModelRefusedError · StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
     │   └── WorkersUnavailableError · TemporalUnavailableError
@@ -59,6 +59,15 @@ class InputTooLargeError(CallerError):
     """The input is over a limit; `details` has `limit` and `size` in bytes."""
 
     code = "INPUT_TOO_LARGE"
+
+
+class FileRefusedError(CallerError):
+    """A file cannot be taken.
+
+    `details['reason']` is `empty`, `type`, `content`, `size`, `pixels`, `count` or `missing`.
+    """
+
+    code = "FILE_REFUSED"
 
 
 class UnknownAgentError(CallerError):

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from turnlane.records.base import Payload
+from turnlane.records.files import FileLimits
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -25,3 +26,4 @@ class Limits(Payload):
     steps_per_run: Positive = 50
     queued_runs: Positive = 1000
     recent_receipts: Positive = 512
+    files: FileLimits = FileLimits()

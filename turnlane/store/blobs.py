@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
 from turnlane.records.admissions import BlobRef
+from turnlane.store.protocol import StoredBlob
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow
 from turnlane.store.work import refuse_purged
@@ -40,3 +42,10 @@ def get_blob(connection: Connection, conversation_id: str, blob_id: str) -> byte
     where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id == blob_id)
     data: bytes | None = connection.execute(select(BLOB.c.data).where(*where)).scalar()
     return data
+
+
+def find_blobs(connection: Connection, conversation_id: str, blob_ids: Sequence[str]) -> dict[str, StoredBlob]:
+    """Return type and size of the blobs that are there."""
+    where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id.in_(blob_ids))
+    rows = connection.execute(select(BLOB.c.id, BLOB.c.media_type, BLOB.c.size).where(*where)).all()
+    return {row.id: StoredBlob(media_type=row.media_type, size=row.size) for row in rows}

@@ -167,6 +167,13 @@ class StoredReceipt(Payload):
     version: int
 
 
+class StoredBlob(Payload):
+    """A blob without its content; `size` in bytes."""
+
+    media_type: Name
+    size: int
+
+
 class LaneStore(Protocol):
     """The writes: what lanes and their activities do."""
 
@@ -265,6 +272,10 @@ class LaneStore(Protocol):
 
     async def get_blob(self, conversation_id: str, blob_id: str) -> bytes | None:
         """Return a blob's content."""
+        ...
+
+    async def find_blobs(self, conversation_id: str, blob_ids: Sequence[str]) -> dict[str, StoredBlob]:
+        """Return what is known of those of `blob_ids` that the conversation has, without their content."""
         ...
 
     async def append_event(

@@ -32,6 +32,7 @@ from turnlane.store.protocol import (
     RunContext,
     StepFinish,
     StepStart,
+    StoredBlob,
     StoredReceipt,
     Written,
 )
@@ -166,6 +167,9 @@ class SqlStore:
 
     async def get_blob(self, conversation_id: str, blob_id: str) -> bytes | None:
         return await self._database.read(lambda connection: blobs.get_blob(connection, conversation_id, blob_id))
+
+    async def find_blobs(self, conversation_id: str, blob_ids: Sequence[str]) -> dict[str, StoredBlob]:
+        return await self._database.read(lambda connection: blobs.find_blobs(connection, conversation_id, blob_ids))
 
     async def append_event(
         self, conversation_id: str, kind: str, payload: JsonObject, now: datetime, key: str | None = None

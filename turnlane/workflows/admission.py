@@ -28,7 +28,7 @@ from turnlane.records.errors import (
 )
 from turnlane.records.lane import AdmissionQuery, AgentFacts, HeadReceipt, LaneHead, NamedIds, ids_for_key
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.messages import Message, MessageStatus, Role
+from turnlane.records.messages import FilePart, Message, MessageStatus, Role
 from turnlane.records.mutations import Landing
 from turnlane.records.runs import RunState
 from turnlane.records.steps import KnownReceipt, PrepareAdmissions, PreparedAdmissions, RefusedInput
@@ -130,6 +130,7 @@ class Admissions:
             and given.context is None
             and given.metadata is None
             and given.agent in (None, head.agent)
+            and not any(isinstance(part, FilePart) for part in given.parts)
             and not self._must_probe(pending)
         )
 

@@ -86,6 +86,15 @@ class Opaque:
 
 
 @dataclass(frozen=True)
+class GeneratedFile:
+    """A file the model made, by its bytes. It is kept outside the history, which has a reference to it."""
+
+    data: bytes
+    media_type: str
+    filename: str | None = None
+
+
+@dataclass(frozen=True)
 class ResponseStarted:
     """The provider answered: the identity of the response, and usage known this early, if any."""
 
@@ -119,6 +128,7 @@ StreamPart = (
     | ToolCall
     | Source
     | Opaque
+    | GeneratedFile
     | ResponseStarted
     | Heartbeat
     | Finish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -9,6 +10,7 @@ from typing import Any, Final, cast
 
 from turnlane.activities.providers.base import (
     Finish,
+    GeneratedFile,
     Heartbeat,
     Opaque,
     ProviderRequest,
@@ -201,6 +203,8 @@ class ResponsesDecoder(Decoder):
                 yield ReasoningEnd(provider=_envelope(item) if item.get("encrypted_content") else None)
             case "function_call":
                 yield self._call(item)
+            case "image_generation_call" if item.get("result"):
+                yield _generated_image(item)
             case _:
                 yield Opaque(_envelope(item))
 
@@ -214,6 +218,12 @@ class ResponsesDecoder(Decoder):
             self._sources += 1
             source_id = f"source_{self._step}_{self._sources}"
             yield Source(source_id=source_id, url=annotation["url"], title=annotation.get("title"))
+
+
+def _generated_image(item: dict[str, Any]) -> GeneratedFile:
+    """The image of a finished generation. The item itself is not kept: it is the image in base64."""
+    kind = item.get("output_format") or "png"
+    return GeneratedFile(data=base64.b64decode(item["result"]), media_type=f"image/{kind}")
 
 
 def _envelope(item: dict[str, Any]) -> ProviderEnvelope:
