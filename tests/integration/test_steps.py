@@ -25,6 +25,7 @@ from turnlane.records.lane import RetryFacts
 from turnlane.records.ledger import LedgerEvent, LedgerKind
 from turnlane.records.messages import MessageStatus, TextPart, ToolResultPart
 from turnlane.records.mutations import MutationKind
+from turnlane.records.prompt import SystemText
 from turnlane.records.runs import Failure, FailureClass, OperationPhase, RunState, TerminalReason
 from turnlane.records.usage import Provenance, UsageValue
 
@@ -259,7 +260,7 @@ async def test_a_bug_in_an_adapter_is_a_provider_failure(
 
 
 async def test_instructions_may_follow_from_the_context(bench: Bench, serve: Serve, conversation: str) -> None:
-    heard: list[tuple[str, ...]] = []
+    heard: list[tuple[str | SystemText, ...]] = []
 
     async def instructions(context: PromptContext) -> str:
         return f"Speak {(context.context or {})['language']} about {(context.metadata or {})['topic']}."

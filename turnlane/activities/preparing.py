@@ -1,44 +1,48 @@
 """Preparing a step: from the stored records to what the provider is asked.
 
-A step is prepared anew by whichever worker makes it, from the store alone. What the application's own code
-does wrong here is `ApplicationFailedError` with the code of the part that failed: never a provider's fault.
+A step is prepared by whichever worker makes it, from the store alone. In this order: the run's turn, prepared
+once or loaded; the history; the budget; what the application overrides for this step; the tools on offer; the
+check of what is really sent. What the application's own code does wrong here is `ApplicationFailedError` with
+the code of the part that failed: never a provider's fault.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnlane.activities.failing import persist
 from turnlane.activities.projection import project
 from turnlane.activities.prompt_check import check_prompt
-from turnlane.agent.agent import Agent, PromptContext
+from turnlane.activities.turn import ApplicationFailedError, make_turn, plain_turn
+from turnlane.agent.agent import Agent
 from turnlane.agent.models import Model
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.messages import ControlReason
-from turnlane.records.prompt import Prompt
+from turnlane.records.prompt import Prompt, SystemText
 from turnlane.records.steps import StepRequest
-from turnlane.store.protocol import RunContext, Store
+from turnlane.records.turns import PreparedTurn, Seed
+from turnlane.store.protocol import HistoryMessage, RunContext, Store
+
+__all__ = ["ApplicationFailedError", "Preparation", "Prepared"]
 
 logger = logging.getLogger(__name__)
 
 
-class ApplicationFailedError(Exception):
-    """The application's own code failed while a step was prepared; `code` says which part of it."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What one attempt of a step asks of which model. `run` is there where something depended on it."""
+    """What one attempt of a step asks of which model.
+
+    `run` is there where something depended on it. `turn` is to be stored before the provider is called, and
+    `seed` planted then: both None where the store has what there is to have.
+    """
 
     model: Model
     prompt: Prompt
-    run: RunContext | None
+    run: RunContext | None = None
+    turn: PreparedTurn | None = None
+    seed: Seed | None = None
 
 
 class Preparation:
@@ -52,46 +56,59 @@ class Preparation:
     async def prepare(self) -> Prepared:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
         run = await self._load_run()
-        return Prepared(model=self._agent.model, prompt=await self._prompt(run), run=run)
+        turn, is_new = await self._turn(run)
+        prompt = self._project(turn, await self._load_history())
+        self._check(prompt)
+        return Prepared(model=self._agent.model, prompt=prompt, run=run, turn=turn if is_new else None)
+
+    # --- the run's turn ---------------------------------------------------------------------------
 
     async def _load_run(self) -> RunContext | None:
-        """The run, where something depends on it: instructions that are made of it, attempts before this one."""
+        """The run, where something depends on it: what is prepared of it, attempts before this one."""
         fence = self._request.fence
-        if isinstance(self._agent.instructions, str) and fence.attempt == 1:
+        if not self._agent.prepares and fence.attempt == 1:
             return None
         run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
         if run is None:
             raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
         return run
 
-    async def _prompt(self, run: RunContext | None) -> Prompt:
-        extra = [item.input_id for item in self._request.taken]
+    async def _turn(self, run: RunContext | None) -> tuple[PreparedTurn, bool]:
+        """The turn, and whether it was made just now."""
+        if run is not None and run.prepared is not None:
+            return run.prepared, False
+        if run is None or not self._agent.prepares:
+            return plain_turn(self._agent), False
+        return await make_turn(self._agent, run), True
+
+    # --- the history ------------------------------------------------------------------------------
+
+    async def _load_history(self) -> tuple[HistoryMessage, ...]:
         fence = self._request.fence
-        history = await persist(lambda: self._store.load_history(fence.conversation_id, fence.run_id, extra))
+        extra = [item.input_id for item in self._request.taken]
+        return await persist(lambda: self._store.load_history(fence.conversation_id, fence.run_id, extra))
+
+    def _project(self, turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Prompt:
+        """The prompt: the turn's instructions first, then the system texts that the history carries."""
         prompt = project(
             history,
             taken=self._request.taken,
-            instructions=await self._instructions(run),
+            instructions="",
             tools=[tool.spec for tool in self._agent.tools],
-            step=fence.step,
+            step=self._request.fence.step,
         )
+        return prompt.model_copy(update={"system": (*_spoken(turn.instructions), *prompt.system)})
+
+    # --- the check --------------------------------------------------------------------------------
+
+    def _check(self, prompt: Prompt) -> None:
         faults = check_prompt(prompt)
         if faults:
-            logger.error("run %s: the projected prompt is not legal: %s", fence.run_id, "; ".join(faults))
+            run_id = self._request.fence.run_id
+            logger.error("run %s: the projected prompt is not legal: %s", run_id, "; ".join(faults))
             raise ApplicationFailedError("ILLEGAL_PROMPT")
-        return prompt
 
-    async def _instructions(self, run: RunContext | None) -> str:
-        given = self._agent.instructions
-        if isinstance(given, str):
-            return given
-        if run is None:
-            raise AssertionError("instructions that are made of a run need one")
-        fence = self._request.fence
-        context = PromptContext(fence.conversation_id, fence.run_id, run.context, run.metadata)
-        try:
-            text = given(context)
-            return await text if inspect.isawaitable(text) else text
-        except Exception as error:
-            logger.error("instructions of agent %s failed with %s", self._agent.name, type(error).__name__)
-            raise ApplicationFailedError("INSTRUCTIONS_FAILED") from None
+
+def _spoken(texts: Sequence[SystemText]) -> tuple[str | SystemText, ...]:
+    """System texts as a prompt has them: blank ones left out, one without options plain."""
+    return tuple(given if given.options else given.text for given in texts if given.text.strip())

@@ -27,7 +27,7 @@ def check_prompt(prompt: Prompt) -> list[str]:
         if two.speaker not in _MAY_FOLLOW[one.speaker]:
             faults.append(f"message {place + 1}: {two.speaker} speaks after {one.speaker}")
     faults.extend(_pairing_faults(messages))
-    faults.extend("a blank system text" for text in prompt.system if not text.strip())
+    faults.extend("a blank system text" for given in prompt.system_texts if not given.text.strip())
     return faults
 
 

@@ -152,6 +152,8 @@ class _Step:
             assistant_message_id=self._request.assistant_message_id,
             operation=self._operation,
             evidence=request_evidence(self._fence, self._model, prepared.prompt),
+            prepared=prepared.turn,
+            seed=prepared.seed,
         )
         withdrawn = last_model_epoch(prepared.run.run, self._fence) if prepared.run is not None else None
         self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))

@@ -85,6 +85,11 @@ class Agent:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     @property
+    def prepares(self) -> bool:
+        """Whether something is prepared once for each run, and kept with it: constant instructions are not."""
+        return not isinstance(self.instructions, str)
+
+    @property
     def _checks_nothing(self) -> bool:
         return self.context is None and self.metadata is None
 

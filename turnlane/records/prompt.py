@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from turnlane.records.base import JsonObject, Payload
+from turnlane.records.base import JsonObject, Payload, Text
 from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 
 
@@ -38,9 +38,24 @@ class ToolSpec(Payload):
     parameters: JsonObject
 
 
-class Prompt(Payload):
-    """Everything a model call says: instructions first, then the conversation, then the tools on offer."""
+class SystemText(Payload):
+    """A text of the instructions. `options` go with it to a provider: its name to fields of its own."""
 
-    system: tuple[str, ...] = ()
+    text: Text
+    options: dict[str, JsonObject] | None = None
+
+
+class Prompt(Payload):
+    """Everything a model call says: instructions first, then the conversation, then the tools on offer.
+
+    Each entry of `system` is a system message of its own; a plain text is one without options.
+    """
+
+    system: tuple[str | SystemText, ...] = ()
     messages: tuple[PromptMessage, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
+
+    @property
+    def system_texts(self) -> tuple[SystemText, ...]:
+        """The instructions, each with its options."""
+        return tuple(given if isinstance(given, SystemText) else SystemText(text=given) for given in self.system)

@@ -7,9 +7,11 @@ from datetime import datetime
 from sqlalchemy import delete, func, select, tuple_, update
 
 from turnlane.records.errors import StoreIntegrityError
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, Role
-from turnlane.records.mutations import CompactRange, SeedInputs
+from turnlane.records.mutations import CompactRange, MutationKind, SeedInputs
 from turnlane.records.runs import ACTIVE_STATES
+from turnlane.records.turns import Seed
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_message
 from turnlane.store.rows import dump_ids, select_active
@@ -75,6 +77,13 @@ def seed(work: Work, effect: SeedInputs, at: datetime) -> Change | None:
     row = new_row(SeedRow, conversation_id=here, seed_key=effect.seed_key, message_ids=dump_ids(ids), created_at=at)
     insert_rows(work.connection, SeedRow, row)
     return None if present else _plant(work, effect)
+
+
+def plant(work: Work, given: Seed, at: datetime) -> None:
+    """Plant a seed within another write, with a transition of its own in the ledger if messages are written."""
+    change = seed(work, SeedInputs(seed_key=given.seed_key, messages=given.messages), at)
+    if change is not None:
+        work.record(LedgerKind.TRANSITION, at, {"type": MutationKind.SEED.value, "effect": change.described})
 
 
 def _plant(work: Work, effect: SeedInputs) -> Change:

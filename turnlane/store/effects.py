@@ -214,7 +214,8 @@ def _insert_receipt(work: Work, effect: AdmitInput) -> None:
 def start(work: Work, effect: StartRun, at: datetime) -> Change:
     """Acquire a queued run. The first time gives it its place in the history and an empty draft.
 
-    One that resumes keeps its finished steps; calls that its lost lane left open get a result that says so.
+    One that resumes keeps its finished steps and what was prepared for it; calls that its lost lane left
+    open get a result that says so.
     """
     run = work.run(effect.run_id)
     require(run.state == RunState.QUEUED, "only a queued run can be started", run)
@@ -231,7 +232,8 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
     run.owner_id, run.fencing_token = effect.owner_id, effect.token
     # A new token counts steps and attempts anew. An attempt left open stays so: its spend is unknown.
     run.fence_step, run.fence_attempt, run.checkpoint_seq = -1, 0, None
-    run.steps_done = run.steps_done if effect.resumes else 0
+    if not effect.resumes:
+        run.steps_done, run.prepared = 0, None
     work.touch(run, at)
     return Change((run,), (state_note(run),), describe_effect(effect))
 

@@ -22,6 +22,7 @@ from turnlane.records.runs import Operation, RunState
 from turnlane.records.steps import Fence
 from turnlane.records.usage import Usage, add_usage, stated
 from turnlane.store.content import CALL, MODEL
+from turnlane.store.curate import plant
 from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_events
 from turnlane.store.describe import describe_parts
 from turnlane.store.protocol import NewCall, StepFinish, StepStart, Written
@@ -93,6 +94,10 @@ def begin_step(connection: Connection, start: StepStart, now: datetime) -> Writt
     run.fence_step, run.fence_attempt, run.attempt_open = fence.step, fence.attempt, True
     run.steps_done = min(run.steps_done, fence.step)
     run.last_operation = start.operation.model_dump_json()
+    if start.prepared is not None:
+        run.prepared = start.prepared.model_dump_json(exclude_defaults=True)
+    if start.seed is not None:
+        plant(work, start.seed, now)
     note = OperationNote(run_id=run.id, operation=start.operation)
     advance(work, run, now, MutationKind.OPERATION, (note,), {"operation": operation_json(start.operation)})
     work.record(LedgerKind.PROVIDER_REQUEST, now, start.evidence)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 from turnlane.records.errors import RunNotFoundError
 from turnlane.records.messages import Role, ToolResultPart
 from turnlane.records.runs import TerminalReason
+from turnlane.records.turns import PreparedTurn
 from turnlane.store.content import CALL, CONTROL, Segment, StoredMessage, gather, load_messages, select_content
 from turnlane.store.protocol import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.rows import load_ids, load_object, run_record
@@ -149,4 +150,5 @@ def load_run_context(connection: Connection, conversation_id: str, run_id: str) 
         tenant=found.tenant,
         context=load_object(found.context),
         metadata=load_object(metadata),
+        prepared=None if found.prepared is None else PreparedTurn.model_validate_json(found.prepared),
     )

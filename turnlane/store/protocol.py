@@ -19,6 +19,7 @@ from turnlane.records.messages import Message, Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch, CommitReply
 from turnlane.records.runs import Operation, Run, RunView, Snapshot, TerminalReason
 from turnlane.records.steps import Fence
+from turnlane.records.turns import PreparedTurn, Seed
 from turnlane.records.usage import Usage
 
 
@@ -47,12 +48,18 @@ class Written(Payload):
 
 
 class StepStart(Payload):
-    """Begin an attempt of a step: the operation record and the request evidence for the ledger."""
+    """Begin an attempt of a step: the operation record and the request evidence for the ledger.
+
+    `prepared` is kept for the run's later steps and attempts, in place of what it had; `seed` is planted
+    in front of the history unless it was before.
+    """
 
     fence: Fence
     assistant_message_id: RecordId
     operation: Operation
     evidence: JsonObject
+    prepared: PreparedTurn | None = None
+    seed: Seed | None = None
 
 
 class NewCall(Payload):
@@ -117,6 +124,7 @@ class RunContext(Payload):
     tenant: Name | None
     context: JsonObject | None
     metadata: JsonObject | None
+    prepared: PreparedTurn | None = None
 
 
 class MessagePage(Payload):
@@ -215,7 +223,7 @@ class LaneStore(Protocol):
         ...
 
     async def begin_step(self, start: StepStart, now: Timestamp) -> Written:
-        """Record, before the provider is called, that this attempt of this step calls it.
+        """Record, before the provider is called, that this attempt of this step calls it, and keep what it brings.
 
         Clears what an earlier attempt of the step left in the draft. An earlier attempt that never
         finished counts as spend that nobody reported. Raises `StaleFenceError` unless the run is running

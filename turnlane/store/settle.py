@@ -60,7 +60,8 @@ def _end_run(run: RunRow, effect: SettleRun, state: RunState) -> None:
     # An attempt whose end was never stored was spend all the same, and nobody knows how much.
     unreported = Usage() if run.attempt_open else None
     run.usage = dump_usage(computed(add_usage(load_usage(run.usage), unreported)))
-    run.attempt_open, run.checkpoint_seq = False, None
+    # What was prepared is for steps to come; the rows of ended runs are read often, and it may be large.
+    run.attempt_open, run.checkpoint_seq, run.prepared = False, None, None
     run.state, run.terminal_reason = state, effect.reason
     run.terminal_policy_name = effect.policy_name
     run.failure = None if effect.failure is None else effect.failure.model_dump_json()

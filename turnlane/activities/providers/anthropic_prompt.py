@@ -34,7 +34,11 @@ def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
         "max_tokens": model.max_output_tokens or DEFAULT_MAX_TOKENS,
         "messages": _messages(prompt),
     }
-    system = [{"type": "text", "text": text} for text in prompt.system if text.strip()]
+    system = [
+        {"type": "text", "text": given.text, **(given.options or {}).get("anthropic", {})}
+        for given in prompt.system_texts
+        if given.text.strip()
+    ]
     if system:
         body["system"] = system
     if prompt.tools:

@@ -18,7 +18,7 @@ from turnlane.activities.providers.wording import (
     wire_name,
 )
 from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
+from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker, SystemText
 
 Item = dict[str, Any]
 
@@ -28,10 +28,17 @@ _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
 
 def chat_messages(prompt: Prompt) -> list[Item]:
     """Return the messages of a Chat Completions call: system texts first, one tool message per result."""
-    messages: list[Item] = [{"role": "system", "content": text} for text in prompt.system if text.strip()]
+    messages: list[Item] = [_chat_system(given) for given in prompt.system_texts if given.text.strip()]
     for message in prompt.messages:
         messages.extend(_chat(message))
     return messages
+
+
+def _chat_system(given: SystemText) -> Item:
+    """A system message. Options belong to the content part; without any, the text stands plain."""
+    options = (given.options or {}).get("openai-chat")
+    content = [{"type": "text", "text": given.text, **options}] if options else given.text
+    return {"role": "system", "content": content}
 
 
 def _chat(message: PromptMessage) -> Iterator[Item]:

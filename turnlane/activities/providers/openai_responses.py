@@ -77,7 +77,7 @@ def responses_request(model: Model, prompt: Prompt) -> dict[str, Any]:
     }
     if not _WITHOUT_REASONING.match(model.name):
         body["include"] = ["reasoning.encrypted_content"]
-    instructions = "\n\n".join(text for text in prompt.system if text.strip())
+    instructions = "\n\n".join(given.text for given in prompt.system_texts if given.text.strip())
     if instructions:
         body["instructions"] = instructions
     if prompt.tools:

@@ -134,7 +134,7 @@ def _script_failure(code: str) -> ProviderFailure:
 
 
 def _prompt_words(prompt: Prompt) -> int:
-    texts = [*prompt.system]
+    texts = [given.text for given in prompt.system_texts]
     for message in prompt.messages:
         for part in message.parts:
             if isinstance(part, ToolCallPart):
