@@ -33,7 +33,7 @@ from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCal
 from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker, ToolSpec
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
-from turnlane.records.usage import Usage, UsageValue
+from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
 from turnlane.testing.fault_plan import (
     BadJson,
     CutAfter,
@@ -54,6 +54,7 @@ from turnlane.testing.fault_plan import (
     UsageMissing,
 )
 from turnlane.testing.fault_server import FaultServer
+from turnlane.testing.wire_chat import ROUTED_TO
 
 KEY_NAME = "WIRE_TEST_KEY"
 KEY = "sk-wire-test"
@@ -497,3 +498,33 @@ async def test_a_projected_history_is_accepted(providers: Providers, wire: Wire)
     body = await sent(providers, wire, prompt.model_copy(update={"messages": hello().messages}))
 
     assert "be kind" in json.dumps(body)
+
+
+async def test_openrouter_is_asked_for_the_cost_and_names_who_answered(providers: Providers) -> None:
+    figures = replace(FIGURES, cost=0.0125)
+    async with FaultServer([Pass(usage=figures)]) as server:
+        finish = (await read(providers, CHAT.model(server, provider_name="openrouter")))[-1]
+
+    assert isinstance(finish, Finish)
+    assert finish.usage is not None
+    cost = CostValue(value=0.0125, currency="USD", provenance=Provenance.PROVIDER_REPORTED)
+    assert (cost, ROUTED_TO) == (finish.usage.cost, finish.provider)
+    assert {"include": True} == server.requests[0].body["usage"]
+
+
+async def test_another_compatible_server_is_asked_for_nothing_beyond_the_protocol(providers: Providers) -> None:
+    async with FaultServer([Pass(usage=replace(FIGURES, cost=0.0125))]) as server:
+        finish = (await read(providers, CHAT.model(server, provider_name="local")))[-1]
+
+    assert isinstance(finish, Finish)
+    assert finish.usage is not None
+    assert (None, None) == (finish.usage.cost, finish.provider)
+    assert "usage" not in server.requests[0].body
+
+
+async def test_a_failure_carries_the_name_a_compatible_server_was_given(providers: Providers) -> None:
+    async with FaultServer([HttpError(503)]) as server:
+        with pytest.raises(ProviderFailure) as caught:
+            await read(providers, CHAT.model(server, provider_name="openrouter"))
+
+    assert "openrouter" == caught.value.failure.provider

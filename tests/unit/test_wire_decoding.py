@@ -22,8 +22,8 @@ from turnlane.activities.providers.base import (
     TextDelta,
     ToolCall,
 )
-from turnlane.activities.providers.openai_chat import FAILURES as CHAT_FAILURES
 from turnlane.activities.providers.openai_chat import ChatDecoder
+from turnlane.activities.providers.openai_clients import openai_failures
 from turnlane.activities.providers.openai_responses import FAILURES as RESPONSES_FAILURES
 from turnlane.activities.providers.openai_responses import ResponsesDecoder, responses_request
 from turnlane.activities.providers.sse import SseEvent, SseParser
@@ -33,6 +33,7 @@ from turnlane.records.prompt import Prompt
 from turnlane.records.runs import FailureClass
 from turnlane.records.usage import CostValue, Provenance, UsageValue
 
+CHAT_FAILURES = openai_failures("openai-chat")
 STREAM = 'event: a\ndata: {"é":1}\r\n\r\n: ping\rdata:x\ndata: y\n\nid: 7\n\ndata: \u2028\n\ndata: cut'.encode()
 EVENTS = [SseEvent("a", '{"é":1}'), SseEvent(None, None), SseEvent(None, "x\ny"), SseEvent(None, "\u2028")]
 

@@ -17,7 +17,7 @@ def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
         "run_id": fence.run_id,
         "step": fence.step,
         "attempt": fence.attempt,
-        "provider": model.provider,
+        "provider": model.reported_provider,
         "model": model.name,
         "messages": len(prompt.messages),
         "body_sha256": hashlib.sha256(prompt.model_dump_json().encode()).hexdigest(),
@@ -33,7 +33,7 @@ def response_evidence(fence: Fence, model: Model, finish: Finish | None, respons
         "finish": finish.reason.value if finish else None,
         "response": {
             "id": (finish.response_id if finish else None) or response_id,
-            "provider": model.provider,
+            "provider": (finish.provider if finish else None) or model.reported_provider,
             "model": finish.model if finish else None,
         },
     }

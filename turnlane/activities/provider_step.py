@@ -346,4 +346,4 @@ async def _closable(stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamP
 
 
 def _silence(model: Model) -> Failure:
-    return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=model.provider)
+    return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=model.reported_provider)

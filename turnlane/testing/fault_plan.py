@@ -20,7 +20,8 @@ from typing import Any
 class Figures:
     """Token counts an answer reports. `input_tokens` counts all input, cached included.
 
-    OpenAI's wire reports it so; on Anthropic's wire the cached ones stand apart.
+    OpenAI's wire reports it so; on Anthropic's wire the cached ones stand apart. `cost` is in US dollars and
+    reported as OpenRouter does, to requests that ask for it.
     """
 
     input_tokens: int = 11
@@ -28,6 +29,7 @@ class Figures:
     reasoning_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    cost: float | None = None
 
 
 @dataclass(frozen=True)

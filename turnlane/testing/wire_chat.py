@@ -16,6 +16,9 @@ _FINISH = {
     Ending.REFUSAL: "content_filter",
 }
 
+ROUTED_TO = "Fault Cloud"
+"""The provider that an answer names when the request is one to OpenRouter."""
+
 
 class ChatWire:
     """`POST /v1/chat/completions` with `stream: true`."""
@@ -29,7 +32,7 @@ class ChatWire:
             yield _delta(asked, delta)
         yield _delta(asked, {}, finish=_finish_of(content))
         if content.usage is not None and _wants_usage(asked):
-            yield event(_chunk(asked, [], usage=_usage_of(content.usage)))
+            yield event(_chunk(asked, [], usage=_usage_of(content.usage, asked)))
         yield SseEvent("[DONE]")
 
     def ping(self) -> SseEvent:
@@ -97,11 +100,19 @@ def _chunk(asked: Asked, choices: list[dict[str, Any]], usage: dict[str, Any] | 
         "system_fingerprint": "fp_fault",
         "choices": choices,
     }
+    if _is_routed(asked):
+        chunk["provider"] = ROUTED_TO
     return chunk | {"usage": usage} if _wants_usage(asked) else chunk
 
 
-def _usage_of(figures: Figures) -> dict[str, Any]:
-    return {
+def _is_routed(asked: Asked) -> bool:
+    """Whether the request is one to OpenRouter, whose answers name the provider behind it and the cost."""
+    return bool((asked.body.get("usage") or {}).get("include"))
+
+
+def _usage_of(figures: Figures, asked: Asked) -> dict[str, Any]:
+    cost = {"cost": figures.cost} if _is_routed(asked) and figures.cost is not None else {}
+    return cost | {
         "prompt_tokens": figures.input_tokens,
         "completion_tokens": figures.output_tokens,
         "total_tokens": figures.input_tokens + figures.output_tokens,

@@ -109,7 +109,10 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Finish:
-    """The protocol's own end marker was seen. A stream that ends without one was cut."""
+    """The protocol's own end marker was seen. A stream that ends without one was cut.
+
+    `provider` is who answered, where the answer itself says so: a router names the provider behind it.
+    """
 
     reason: FinishReason
     raw_reason: str | None = None
@@ -117,6 +120,7 @@ class Finish:
     response_id: str | None = None
     model: str | None = None
     evidence: JsonObject | None = None
+    provider: str | None = None
 
 
 StreamPart = (

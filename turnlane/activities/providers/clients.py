@@ -63,4 +63,6 @@ def read_key(model: Model) -> str:
 
 
 def _key_failure(model: Model, code: str) -> ProviderFailure:
-    return ProviderFailure(Failure(failure_class=FailureClass.AUTHENTICATION, code=code, provider=model.provider))
+    return ProviderFailure(
+        Failure(failure_class=FailureClass.AUTHENTICATION, code=code, provider=model.reported_provider)
+    )

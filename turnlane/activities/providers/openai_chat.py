@@ -27,12 +27,10 @@ from turnlane.activities.providers.openai_clients import open_client, openai_fai
 from turnlane.activities.providers.openai_prompt import chat_messages, chat_tools
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
 from turnlane.agent.models import Model
+from turnlane.records.base import clean_text
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import CostValue, Provenance, Usage
-
-PROVIDER: Final = "openai-chat"
-FAILURES: Final = openai_failures(PROVIDER)
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.STOP,
@@ -42,7 +40,8 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "function_call": FinishReason.TOOL_CALLS,
 }
 _REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
-_DOLLAR_HOST: Final = "openrouter.ai"
+_OPENROUTER: Final = "openrouter"
+_OPENROUTER_HOST: Final = "openrouter.ai"
 
 
 class OpenAIChatProvider:
@@ -56,9 +55,9 @@ class OpenAIChatProvider:
         model = request.model
         client = self._clients.of(model)
         create = cast(Callable[..., Any], client.chat.completions.with_streaming_response.create)
-        call = create(**chat_request(model, request.prompt), extra_body=model.extra or None, timeout=TIMEOUT)
-        currency = "USD" if _DOLLAR_HOST in (model.base_url or "") else None
-        decoder = ChatDecoder(FAILURES, request.step, currency)
+        call = create(**chat_request(model, request.prompt), extra_body=_extra(model), timeout=TIMEOUT)
+        currency = "USD" if _is_openrouter(model) else None
+        decoder = ChatDecoder(openai_failures(model.reported_provider), request.step, currency)
         async with aclosing(run_call(call, decoder)) as parts:
             async for part in parts:
                 yield part
@@ -82,6 +81,16 @@ def chat_request(model: Model, prompt: Prompt) -> dict[str, Any]:
         # OpenAI's reasoning models refuse the old name, and many compatible servers know no other.
         body["max_tokens" if model.base_url else "max_completion_tokens"] = model.max_output_tokens
     return body
+
+
+def _is_openrouter(model: Model) -> bool:
+    return model.reported_provider == _OPENROUTER or _OPENROUTER_HOST in (model.base_url or "")
+
+
+def _extra(model: Model) -> dict[str, Any] | None:
+    """What the body says beyond the protocol: the application's words, and a request for OpenRouter's accounting."""
+    asked = {"usage": {"include": True}} if _is_openrouter(model) else {}
+    return asked | model.extra or None
 
 
 @dataclass
@@ -142,6 +151,7 @@ class ChatDecoder(Decoder):
         self._calls = _Calls()
         self._id: str | None = None
         self._model: str | None = None
+        self._provider: str | None = None
         self._reason: str | None = None
         self._is_reasoning = False
         self._is_refusal = False
@@ -156,6 +166,7 @@ class ChatDecoder(Decoder):
         if self._id is None and event.get("id"):
             self._id, self._model = event["id"], event.get("model")
             yield ResponseStarted(response_id=self._id)
+        self._provider = self._provider or _named(event.get("provider"))
         if event.get("usage"):
             self._usage = openai_usage(event["usage"], side=("prompt", "completion"), cost=self._cost(event["usage"]))
         for choice in event.get("choices") or ():
@@ -171,7 +182,14 @@ class ChatDecoder(Decoder):
             call_id = call.call_id or f"call_{self._step}_{place}"
             yield ToolCall(call_id=call_id, name=call.name, arguments="".join(call.arguments))
         reason = FinishReason.CONTENT_FILTER if self._is_refusal else _REASONS.get(self._reason, FinishReason.OTHER)
-        yield Finish(reason, raw_reason=self._reason, usage=self._usage, response_id=self._id, model=self._model)
+        yield Finish(
+            reason,
+            raw_reason=self._reason,
+            usage=self._usage,
+            response_id=self._id,
+            model=self._model,
+            provider=self._provider,
+        )
 
     def _choice(self, choice: dict[str, Any]) -> Iterator[StreamPart]:
         delta = choice.get("delta") or {}
@@ -207,6 +225,11 @@ class ChatDecoder(Decoder):
         if isinstance(cost, bool) or not isinstance(cost, int | float) or not (math.isfinite(cost) and cost >= 0):
             return None
         return CostValue(value=float(cost), currency=self._currency, provenance=Provenance.PROVIDER_REPORTED)
+
+
+def _named(provider: Any) -> str | None:
+    """The name of the provider behind a router, as its answers give it."""
+    return clean_text(provider)[:128] if isinstance(provider, str) and provider.strip() else None
 
 
 def _text(content: Any) -> str:
