@@ -31,6 +31,7 @@ def response_evidence(fence: Fence, model: Model, finish: Finish | None, respons
         "step": fence.step,
         "attempt": fence.attempt,
         "finish": finish.reason.value if finish else None,
+        "usage": finish.usage.model_dump(mode="json", exclude_none=True) if finish and finish.usage else None,
         "response": {
             "id": (finish.response_id if finish else None) or response_id,
             "provider": (finish.provider if finish else None) or model.reported_provider,

@@ -94,11 +94,12 @@ class Settle:
 
 @dataclass(frozen=True, kw_only=True)
 class Compact:
-    """Replace messages with a summary, at this version and no other."""
+    """Replace messages with a summary, at this version and no other. With `blob`, both are in it."""
 
     expected_version: int
     message_ids: tuple[str, ...]
     summary: Message
+    blob: BlobRef | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

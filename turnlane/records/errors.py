@@ -5,7 +5,7 @@
     │   ├── InvalidInputError · InputTooLargeError · UnknownAgentError · AgentMismatchError
     │   ├── IdempotencyConflictError · RecordIdCollisionError
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
-    │   └── FileRefusedError · ModelRefusedError · StoreRequiredError
+    │   └── FileRefusedError · ModelRefusedError · NoCompactionError · StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
     │   └── WorkersUnavailableError · TemporalUnavailableError
@@ -116,6 +116,12 @@ class ConversationActiveError(CallerError):
     """The conversation still has active runs; `details['run_ids']` names them."""
 
     code = "CONVERSATION_ACTIVE"
+
+
+class NoCompactionError(CallerError):
+    """The conversation's agent has no compaction."""
+
+    code = "NO_COMPACTION"
 
 
 class QueueFullError(RetryableError):

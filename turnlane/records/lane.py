@@ -122,7 +122,10 @@ class Taken(Payload):
 
 
 class RunProgress(Payload):
-    """How far the live run got: the next step, its next attempt, and what it took on the way."""
+    """How far the live run got: the next step, its next attempt, and what it took on the way.
+
+    `compacted` says that the compaction before its first step was seen to.
+    """
 
     run_id: RecordId
     step: int = 0
@@ -131,6 +134,7 @@ class RunProgress(Payload):
     taken: tuple[Taken, ...] = ()
     input_tokens: int = 0
     output_tokens: int = 0
+    compacted: bool = False
 
 
 class RetryFacts(Payload):
@@ -140,6 +144,15 @@ class RetryFacts(Payload):
     initial_seconds: Annotated[float, Field(gt=0)] = 1.0
     backoff: Annotated[float, Field(ge=1)] = 2.0
     max_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+
+class CompactionFacts(Payload):
+    """How an agent's conversations are compacted: by themselves before a run, or only when asked; how often an
+    attempt that met a conflict is made; how many seconds one may take."""
+
+    automatic: bool = False
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    seconds: Annotated[float, Field(gt=0)] = 300.0
 
 
 class AgentFacts(Payload):
@@ -157,6 +170,7 @@ class AgentFacts(Payload):
     queued_runs: Annotated[int, Field(ge=1)] = 1000
     recent_receipts: Annotated[int, Field(ge=1)] = 512
     step_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    compaction: CompactionFacts | None = None
 
     @property
     def digest(self) -> str:

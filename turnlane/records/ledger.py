@@ -18,6 +18,7 @@ class LedgerKind(StrEnum):
     PROVIDER_RESPONSE = "provider/response"
     RETRY_SCHEDULED = "retry/scheduled"
     RETRY_STARTED = "retry/started"
+    COMPACTION_FINISHED = "compaction/finished"
     ADMISSION_REFUSED = "admission/refused"
 
 

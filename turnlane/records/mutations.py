@@ -88,11 +88,16 @@ class SettleRun(Payload):
 
 
 class CompactRange(Payload):
-    """Mark messages as compacted and put a summary where the last of them stood."""
+    """Mark messages as compacted and put a summary where the last of them stood.
+
+    With `blob` the summary comes without parts: the store takes them, and the ids of what it replaces, from
+    the `CompactedRange` in the blob, so that neither size nor content of a conversation is in a history.
+    """
 
     type: Literal["compact-range"] = "compact-range"
-    message_ids: Annotated[tuple[RecordId, ...], Field(min_length=1)]
+    message_ids: tuple[RecordId, ...]
     summary: Message
+    blob: BlobRef | None = None
 
 
 class SeedInputs(Payload):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from pydantic import ValidationError
 from sqlalchemy import delete, func, select, tuple_, update
 
+from turnlane.records.compaction import CompactedRange
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, Role
@@ -13,48 +16,75 @@ from turnlane.records.mutations import CompactRange, MutationKind, SeedInputs
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.records.turns import Seed
 from turnlane.store.describe import describe_effect
-from turnlane.store.effects import Change, insert_message
+from turnlane.store.effects import Change, insert_message, take_blob
 from turnlane.store.rows import dump_ids, select_active
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import CONVERSATION, MESSAGE, OWNED, RUN, SEED, SeedRow
 from turnlane.store.work import Work
 
+_CHUNK = 500
+
 
 def compact(work: Work, effect: CompactRange, at: datetime) -> Change:
     """Mark messages as compacted; the summary stands right behind the last of them."""
+    effect = _with_content(work, effect)
     summary = effect.summary
     if summary.role is not Role.SUMMARY or summary.status is not MessageStatus.COMMITTED:
         raise StoreIntegrityError("a summary is a committed summary message", message_id=summary.id)
     ids = list(dict.fromkeys(effect.message_ids))
     _refuse_active_answers(work, ids, summary.id)
     position, place = _range_end(work, ids)
-    where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id.in_(ids))
-    work.connection.execute(update(MESSAGE).where(*where).values(compacted=True))
+    for chunk in _chunks(ids):
+        where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id.in_(chunk))
+        work.connection.execute(update(MESSAGE).where(*where).values(compacted=True))
     insert_message(work, summary, position, place + 1, None)
     return Change((), (), describe_effect(effect))
+
+
+def _with_content(work: Work, effect: CompactRange) -> CompactRange:
+    """The effect with the ids and the summary's content that came in a blob."""
+    if effect.blob is None:
+        return effect
+    try:
+        content = CompactedRange.model_validate_json(take_blob(work, effect.blob))
+    except ValidationError:
+        raise StoreIntegrityError("a blob does not hold a compacted range", blob_id=effect.blob.id) from None
+    summary = effect.summary.model_copy(update={"parts": content.parts, "metadata": content.metadata})
+    return effect.model_copy(update={"message_ids": content.message_ids, "summary": summary})
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The ids in lists of a length that every database takes in one statement."""
+    return (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
 
 
 def _range_end(work: Work, ids: list[str]) -> tuple[int, int]:
     """Return where the last of the messages stands, having checked that they are one unbroken range."""
     here = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.compacted.is_(False))
     stands = tuple_(MESSAGE.c.position, MESSAGE.c.place)
-    query = select(MESSAGE.c.position, MESSAGE.c.place).where(*here, MESSAGE.c.id.in_(ids))
-    found = sorted((row.position, row.place) for row in work.connection.execute(query))
-    if len(found) != len(ids):
-        raise StoreIntegrityError("a message to compact is not in the active history", message_ids=ids)
+    query = select(MESSAGE.c.position, MESSAGE.c.place).where(*here)
+    found = sorted(
+        (row.position, row.place)
+        for chunk in _chunks(ids)
+        for row in work.connection.execute(query.where(MESSAGE.c.id.in_(chunk)))
+    )
+    if not found or len(found) != len(ids):
+        raise StoreIntegrityError("a message to compact is not in the active history", messages=len(ids))
     between = select(func.count()).select_from(MESSAGE).where(*here, stands >= found[0], stands <= found[-1])
     if work.connection.execute(between).scalar_one() != len(ids):
-        raise StoreIntegrityError("the messages to compact are not one unbroken range", message_ids=ids)
+        raise StoreIntegrityError("the messages to compact are not one unbroken range", messages=len(ids))
     return found[-1]
 
 
 def _refuse_active_answers(work: Work, ids: list[str], summary_id: str) -> None:
     """Refuse to replace a running answer, and a summary whose id is reserved for an answer."""
     work.flush_runs()
-    answers = (RUN.c.conversation_id == work.conversation_id, RUN.c.assistant_message_id.in_([*ids, summary_id]))
-    for row in work.connection.execute(select(RUN.c.id, RUN.c.state, RUN.c.assistant_message_id).where(*answers)):
-        if row.assistant_message_id == summary_id or row.state in ACTIVE_STATES:
-            raise StoreIntegrityError("an id to compact belongs to an answer in use", run_id=row.id)
+    answers = select(RUN.c.id, RUN.c.state, RUN.c.assistant_message_id)
+    answers = answers.where(RUN.c.conversation_id == work.conversation_id)
+    for chunk in _chunks([*ids, summary_id]):
+        for row in work.connection.execute(answers.where(RUN.c.assistant_message_id.in_(chunk))):
+            if row.assistant_message_id == summary_id or row.state in ACTIVE_STATES:
+                raise StoreIntegrityError("an id to compact belongs to an answer in use", run_id=row.id)
 
 
 def seed(work: Work, effect: SeedInputs, at: datetime) -> Change | None:

@@ -27,14 +27,14 @@ def describe_message(message: Message) -> JsonObject:
 
 
 def describe_effect(effect: Effect, message: Message | None = None) -> JsonObject:
-    """Return an effect for the ledger. `message` is the admitted one, with its content in it."""
+    """Return an effect for the ledger. `message` is the admitted one, or the summary, with its content in it."""
     match effect:
         case AdmitInput():
             plain: JsonObject = effect.model_dump(mode="json", exclude={"message": True, "run": {"context"}})
             plain["message"] = describe_message(message or effect.message)
         case CompactRange():
             plain = effect.model_dump(mode="json", exclude={"summary"})
-            plain["summary"] = describe_message(effect.summary)
+            plain["summary"] = describe_message(message or effect.summary)
         case SeedInputs():
             plain = effect.model_dump(mode="json", exclude={"messages"})
             plain["messages"] = [describe_message(each) for each in effect.messages]

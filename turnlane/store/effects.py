@@ -113,7 +113,7 @@ def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
     _check_admission(effect)
     message = effect.message
     if effect.blob is not None:
-        message = message.model_copy(update={"parts": _take_blob(work, effect.blob)})
+        message = message.model_copy(update={"parts": _take_parts(work, effect.blob)})
     run = _new_run(work, effect.run, message, at) if effect.run is not None else _joined_run(work, effect, at)
     _refuse_reserved(work, message.id, run.assistant_message_id if effect.run is not None else None)
     place = STRIDE * (len(load_ids(run.input_ids)) - 1)
@@ -142,18 +142,22 @@ def _bind_conversation(work: Work, effect: AdmitInput) -> None:
         raise StoreIntegrityError("the conversation has another agent or tenant", conversation_id=head.id)
 
 
-def _take_blob(work: Work, blob: BlobRef) -> tuple[Part, ...]:
-    """Return the parts that a blob holds, and let go of it: deleted with its last use."""
+def take_blob(work: Work, blob: BlobRef) -> bytes:
+    """Return what a blob holds, and let go of it: deleted with its last use."""
     row = find_row(work.connection, BlobRow, work.conversation_id, blob.id)
     if row is None or row.digest != blob.digest:
-        raise StoreIntegrityError("an admitted blob is missing or has another digest", blob_id=blob.id)
+        raise StoreIntegrityError("a blob is missing or has another digest", blob_id=blob.id)
     if row.uses > 1:
         change_row(work.connection, BlobRow, (work.conversation_id, blob.id), uses=row.uses - 1)
     else:
         where = (BLOB.c.conversation_id == work.conversation_id, BLOB.c.id == blob.id)
         work.connection.execute(delete(BLOB).where(*where))
+    return row.data
+
+
+def _take_parts(work: Work, blob: BlobRef) -> tuple[Part, ...]:
     try:
-        return PARTS.validate_json(row.data)
+        return PARTS.validate_json(take_blob(work, blob))
     except ValidationError:
         raise StoreIntegrityError("an admitted blob does not hold a list of parts", blob_id=blob.id) from None
 

@@ -88,6 +88,24 @@ class StepFinish(Payload):
     keep_parts: bool = True
 
 
+class CompactionStart(Payload):
+    """Begin an attempt at a run's compaction."""
+
+    fence: Fence
+    assistant_message_id: RecordId
+    operation: Operation
+
+
+class CompactionFinish(Payload):
+    """End an attempt at a run's compaction. `usage` is its own figure (None: it called nobody)."""
+
+    fence: Fence
+    assistant_message_id: RecordId
+    operation: Operation
+    usage: Usage | None = None
+    evidence: JsonObject
+
+
 class CallStart(Payload):
     """A tool call as stored: its arguments, whether an earlier try began it, and its result if it has one."""
 
@@ -250,6 +268,22 @@ class LaneStore(Protocol):
 
         Like `checkpoint`, but allowed while an interrupt is requested. Repeating it changes nothing.
         """
+        ...
+
+    async def begin_compaction(self, start: CompactionStart, now: Timestamp) -> Written:
+        """Record, before anybody is asked for a summary, that this attempt at a compaction begins.
+
+        Raises `StaleFenceError` unless the run is running under this epoch and token and has begun no step.
+        """
+        ...
+
+    async def finish_compaction(self, finish: CompactionFinish, now: Timestamp) -> Written:
+        """Store how the attempt ended and count what it spent, once. Also while an interrupt is requested."""
+        ...
+
+    async def last_input_tokens(self, conversation_id: str) -> int | None:
+        """Return what the last model call took in, as its provider reported it; None if that is not known, or
+        the conversation was compacted since."""
         ...
 
     async def begin_call(self, fence: Fence, assistant_message_id: str, slot: int, now: Timestamp) -> CallStart:

@@ -19,11 +19,13 @@ from turnlane.records.messages import Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch
 from turnlane.records.runs import Operation, Run, RunView, Snapshot
 from turnlane.records.steps import Fence
-from turnlane.store import blobs, calls, commit, fenced, head, history, ledger, lists, reads, work
+from turnlane.store import blobs, calls, commit, compacting, fenced, head, history, ledger, lists, reads, work
 from turnlane.store.database import Database, connect
 from turnlane.store.protocol import (
     CallStart,
     Committed,
+    CompactionFinish,
+    CompactionStart,
     ConversationPage,
     HistoryMessage,
     MessagePage,
@@ -135,6 +137,15 @@ class SqlStore:
 
     async def finish_step(self, finish: StepFinish, now: datetime) -> Written:
         return await self._database.write(lambda connection: fenced.finish_step(connection, finish, now))
+
+    async def begin_compaction(self, start: CompactionStart, now: datetime) -> Written:
+        return await self._database.write(lambda connection: compacting.begin_compaction(connection, start, now))
+
+    async def finish_compaction(self, finish: CompactionFinish, now: datetime) -> Written:
+        return await self._database.write(lambda connection: compacting.finish_compaction(connection, finish, now))
+
+    async def last_input_tokens(self, conversation_id: str) -> int | None:
+        return await self._database.read(lambda connection: compacting.last_input_tokens(connection, conversation_id))
 
     async def begin_call(self, fence: Fence, assistant_message_id: str, slot: int, now: datetime) -> CallStart:
         return await self._database.write(

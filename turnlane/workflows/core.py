@@ -79,6 +79,7 @@ class LaneCore:
         self.is_open = False
         self.is_draining = False
         self.is_closing = False
+        self.is_held = False
         self.outage = Outage(lambda: self.tell())
         self.outbox = Outbox(conversation_id, self.outage)
         self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
@@ -170,7 +171,7 @@ class LaneCore:
 
     def schedule(self) -> None:
         """Let the first waiting run start, if nothing is in its way."""
-        if self.head.live is not None or self.is_closing or self.outbox.lost is not None:
+        if self.head.live is not None or self.is_closing or self.is_held or self.outbox.lost is not None:
             return
         queued = self.head.queued
         if not queued or self.continue_as_new_is_due:

@@ -202,9 +202,9 @@ def _compact(head: LaneHead, command: Compact, now: datetime) -> Decision:
         return refuse(
             head, RefusalCode.INVALID, detail="a summary is a committed summary message with an id of its own"
         )
-    if not command.message_ids or answers.intersection(command.message_ids):
+    if bool(command.message_ids) is (command.blob is not None) or answers.intersection(command.message_ids):
         return refuse(head, RefusalCode.INVALID, detail="a range has messages, none of them an answer in the making")
-    effect = CompactRange(message_ids=command.message_ids, summary=summary)
+    effect = CompactRange(message_ids=command.message_ids, summary=summary, blob=command.blob)
     return apply(head, MutationKind.COMPACT, effect, now)
 
 
