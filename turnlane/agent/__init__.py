@@ -1,6 +1,15 @@
 """What an application writes: agents, tools, models and policies."""
 
 from turnlane.agent.agent import Agent, PolicyContext
+from turnlane.agent.approval_keys import ApprovalKeys
+from turnlane.agent.approvals import (
+    ApprovalQuestion,
+    ApprovalResponse,
+    Approvals,
+    ApprovalStatus,
+    ResponseRejected,
+    Ruling,
+)
 from turnlane.agent.files import Upload
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel, ScriptedModel
 from turnlane.agent.prices import Prices
@@ -10,6 +19,11 @@ from turnlane.agent.tools import Tool, ToolContext, ToolError, tool
 __all__ = [
     "Agent",
     "AnthropicModel",
+    "ApprovalKeys",
+    "ApprovalQuestion",
+    "ApprovalResponse",
+    "ApprovalStatus",
+    "Approvals",
     "Model",
     "ModelDescriptor",
     "ModelRegistry",
@@ -17,6 +31,8 @@ __all__ = [
     "OpenAIModel",
     "PolicyContext",
     "Prices",
+    "ResponseRejected",
+    "Ruling",
     "ScriptedModel",
     "Tool",
     "ToolContext",

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pydantic import BaseModel
 
+from turnlane.agent.approvals import Approvals
 from turnlane.agent.files import PersistFile
 from turnlane.agent.models import Model
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
@@ -49,7 +50,8 @@ class Agent:
     `context` and `metadata` are pydantic models that an input's context and metadata must fit.
     `idle_timeout` is how many seconds the model may be silent; None means for ever. A draft is stored
     after every `checkpoint_every` stream parts. `persist_generated_file` says where files go that the model
-    makes; without it they are blobs of the conversation. Raises ValueError for names that cannot work.
+    makes; without it they are blobs of the conversation. `approvals` are the rules for calls that wait for
+    somebody's word. Raises ValueError for names that cannot work.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Agent:
     metadata: type[BaseModel] | None = None
     limits: Limits = field(default_factory=Limits)
     persist_generated_file: PersistFile | None = None
+    approvals: Approvals | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -83,6 +86,13 @@ class Agent:
     def tool(self, name: str) -> Tool | None:
         """The tool with this name, if the agent has it."""
         return next((tool for tool in self.tools if tool.name == name), None)
+
+    @cached_property
+    def approval_rules(self) -> Approvals | None:
+        """The rules of approval that hold: the agent's, or the usual ones where only its tools say something."""
+        if self.approvals is None and any(tool.approval is not None for tool in self.tools):
+            return Approvals()
+        return self.approvals
 
     @property
     def prepares(self) -> bool:

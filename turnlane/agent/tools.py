@@ -12,6 +12,7 @@ from typing import Any, cast, overload
 
 from pydantic import ValidationError
 
+from turnlane.agent.approvals import ToolPolicy, check_tool_policy
 from turnlane.agent.tool_context import Cancellation, ToolCancelled, ToolContext
 from turnlane.agent.tool_output import BytesOutputError, bounded_output, json_output
 from turnlane.agent.tool_signature import ToolSignature, field_errors, signature_of
@@ -42,6 +43,7 @@ RESERVED_TOOL_NAMES = frozenset(
         "find_run",
         "provider_step",
         "settle_calls",
+        "open_answers",
         "compact",
     }
 )
@@ -105,6 +107,7 @@ class Tool:
     read_only: bool = False
     retries: int | None = None
     timeout: float = DEFAULT_SECONDS
+    approval: ToolPolicy | None = None
 
     def __post_init__(self) -> None:
         if not _TOOL_NAME.fullmatch(self.name):
@@ -113,6 +116,8 @@ class Tool:
             raise ValueError(f"retries of tool {self.name!r} counts all tries, so it is at least 1")
         if not 0 < self.timeout < float("inf"):
             raise ValueError(f"timeout of tool {self.name!r} is a positive number of seconds")
+        if self.approval is not None:
+            check_tool_policy(self.approval)
 
     @property
     def max_attempts(self) -> int:
@@ -264,6 +269,7 @@ def tool(
     retries: int | None = None,
     timeout: float = DEFAULT_SECONDS,
     description: str | None = None,
+    approval: ToolPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -276,14 +282,16 @@ def tool(
     retries: int | None = None,
     timeout: float = DEFAULT_SECONDS,
     description: str | None = None,
+    approval: ToolPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or not. Use it as `@tool` or `@tool(...)`.
 
     Parameters become a JSON schema; one annotated `ToolContext` is filled in. The description is the
     docstring unless given. A tool is run once, since a call whose worker died may have had its effect;
     `read_only` ones are tried up to three times, and `retries` states the number of tries outright.
-    `timeout` seconds is how long one try may take. Raises TypeError for a signature that cannot be called
-    by name, ValueError for a name or number that cannot work.
+    `timeout` seconds is how long one try may take. `approval` says whether its calls wait for somebody's word:
+    a status such as "user-approval", or a function of the call. Raises TypeError for a signature that cannot
+    be called by name, ValueError for a name or number that cannot work.
     """
 
     def decorate(decorated: Callable[..., Any]) -> Tool:
@@ -297,6 +305,7 @@ def tool(
             read_only=read_only,
             retries=retries,
             timeout=timeout,
+            approval=approval,
         )
 
     return decorate if function is None else decorate(function)

@@ -46,7 +46,8 @@ class Input(Record):
 
     `parts` or `text` or `blob` carries the content, exactly one of them: `text` is the short form for
     one text part, `blob` names parts that a client with the store put there because they are large.
-    A missing `policy` means the agent's own; a missing `agent` the conversation's.
+    A missing `policy` means the agent's own; a missing `agent` the conversation's. `responder` says who
+    gives an approval answer.
     """
 
     schema_version: Literal[1] = 1
@@ -62,6 +63,7 @@ class Input(Record):
     metadata: JsonObject | None = None
     record_ids: RecordIds | None = None
     stay: bool = False
+    responder: Name | None = None
 
     @model_validator(mode="after")
     def _carries_content_once(self) -> Input:

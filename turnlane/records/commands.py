@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from turnlane.records.admissions import BlobRef, Policy
+from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.lane import AbortReason, HeadReceipt
 from turnlane.records.messages import ControlReason, Message
@@ -81,7 +82,7 @@ class Recover:
 
 @dataclass(frozen=True, kw_only=True)
 class Settle:
-    """End the live run, absorbing the queued runs whose inputs it answered."""
+    """End the live run, absorbing the queued runs whose inputs it answered; `asked` are approvals that stay open."""
 
     run_id: str
     token: int
@@ -90,6 +91,7 @@ class Settle:
     control: ControlReason | None = None
     failure: Failure | None = None
     absorb: tuple[Absorption, ...] = ()
+    asked: tuple[AskedApproval, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,7 @@ class RefusalCode(StrEnum):
     QUEUE_FULL = "queue_full"
     UNSAFE = "unsafe"
     INVALID = "invalid"
+    DECIDED = "decided"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@
     │   ├── InvalidInputError · InputTooLargeError · UnknownAgentError · AgentMismatchError
     │   ├── IdempotencyConflictError · RecordIdCollisionError
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
+    │   ├── ApprovalNotPendingError · ApprovalExpiredError · ApprovalRefusedError · ApprovalDecidedError
     │   └── FileRefusedError · ModelRefusedError · NoCompactionError · StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
@@ -122,6 +123,30 @@ class NoCompactionError(CallerError):
     """The conversation's agent has no compaction."""
 
     code = "NO_COMPACTION"
+
+
+class ApprovalNotPendingError(CallerError):
+    """The conversation has no approval of this id to answer: it is missing, stale or already answered."""
+
+    code = "APPROVAL_NOT_PENDING"
+
+
+class ApprovalExpiredError(CallerError):
+    """The approval was not answered in time; the call was not made."""
+
+    code = "APPROVAL_EXPIRED"
+
+
+class ApprovalRefusedError(CallerError):
+    """The agent does not let this responder answer. The approval is still pending."""
+
+    code = "APPROVAL_REFUSED"
+
+
+class ApprovalDecidedError(CallerError):
+    """Another answer came first; `details['decision']` is that one: `approved` or `denied`."""
+
+    code = "APPROVAL_DECIDED"
 
 
 class QueueFullError(RetryableError):

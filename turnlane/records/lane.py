@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from turnlane.records.admissions import Admission, Input, Policy, Terminal
+from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import Name, Payload, RecordId, derived_id, digest
 from turnlane.records.errors import InvalidInputError
 from turnlane.records.runs import RunState
@@ -21,11 +22,19 @@ class AbortReason(StrEnum):
     SHUTDOWN = "shutdown"
 
 
+class ApprovalAnswer(NamedTuple):
+    """An approval that an input answers, and how."""
+
+    approval_id: str
+    approved: bool
+
+
 class LaneRun(Payload):
     """An active run as the lane needs it: control facts, no content.
 
     `order` is the admission counter. `offered` are inputs with the inject policy that no boundary has
-    taken yet; `coalescable` means a later input may still join this queued run.
+    taken yet; `coalescable` means a later input may still join this queued run. `answers` are the approvals
+    that its inputs answer.
     """
 
     id: RecordId
@@ -40,6 +49,7 @@ class LaneRun(Payload):
     revision: int = 0
     offered: tuple[RecordId, ...] = ()
     abort: AbortReason | None = None
+    answers: tuple[ApprovalAnswer, ...] = ()
 
 
 class HeadReceipt(NamedTuple):
@@ -80,7 +90,8 @@ class LaneHead(Payload):
 
     `version` is the store's counter as last heard, `seq` the lane's own counter of mutations,
     `order` the admission counter. `runs` holds every active run, in queue order: the live one first,
-    started before unstarted, urgent before ordinary, then by admission.
+    started before unstarted, urgent before ordinary, then by admission. `approvals` are the latest ones
+    that wait for an answer.
     """
 
     conversation_id: RecordId
@@ -93,6 +104,7 @@ class LaneHead(Payload):
     runs: tuple[LaneRun, ...] = ()
     receipts: tuple[HeadReceipt, ...] = ()
     receipts_complete: bool = True
+    approvals: tuple[AskedApproval, ...] = ()
 
     def run(self, run_id: str) -> LaneRun | None:
         """The active run with this id, if there is one."""
@@ -125,6 +137,8 @@ class RunProgress(Payload):
     """How far the live run got: the next step, its next attempt, and what it took on the way.
 
     `compacted` says that the compaction before its first step was seen to.
+    `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
+    waits for, so that no step follows.
     """
 
     run_id: RecordId
@@ -135,6 +149,8 @@ class RunProgress(Payload):
     input_tokens: int = 0
     output_tokens: int = 0
     compacted: bool = False
+    answered: bool = False
+    asked: tuple[AskedApproval, ...] = ()
 
 
 class RetryFacts(Payload):

@@ -20,6 +20,8 @@ class LedgerKind(StrEnum):
     RETRY_STARTED = "retry/started"
     COMPACTION_FINISHED = "compaction/finished"
     ADMISSION_REFUSED = "admission/refused"
+    APPROVAL_DECIDED = "approval/decided"
+    APPROVAL_RESPONSE_REJECTED = "approval/response-rejected"
 
 
 class LedgerEvent(Record):

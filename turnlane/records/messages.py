@@ -108,13 +108,15 @@ class ToolResultPart(Record):
 
 
 class ToolApprovalRequestPart(Record):
-    """A call waits for somebody's approval."""
+    """A call waits for somebody's approval, or was decided by the agent's own rule (`is_automatic`)."""
 
     type: Literal["tool-approval-request"] = "tool-approval-request"
     approval_id: RecordId
     call_id: RecordId
     is_automatic: bool | None = None
     signature: str | None = None
+    reason: Text | None = None
+    expires_at: Timestamp | None = None
 
 
 class ToolApprovalResponsePart(Record):

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from turnlane.records.admissions import Input, Policy
+from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import Name, Payload, RecordId
 from turnlane.records.lane import AgentFacts, Taken
 from turnlane.records.messages import ToolOutcome
@@ -54,11 +55,20 @@ class StepRequest(Payload):
     facts_digest: str | None = None
 
 
+class CallOrigin(Payload):
+    """Where a call stands that an earlier run asked for: its run, the message of its answer, and the step."""
+
+    run_id: RecordId
+    message_id: RecordId
+    step: int
+
+
 class CallRef(Payload):
     """A tool call a step asked for: where its arguments are, and how it may be executed.
 
-    `refused` is set for a call that cannot run (unknown tool, arguments that are not an object): its
-    error result is already stored.
+    `refused` is set for a call that cannot run (unknown tool, arguments that are not an object, a denial): its
+    error result is already stored. `awaiting` is set for one that somebody must approve first. A call of an
+    earlier run, approved since, has an `origin`.
     """
 
     call_id: RecordId
@@ -67,6 +77,8 @@ class CallRef(Payload):
     refused: bool = False
     max_attempts: int = 1
     seconds: float = 300.0
+    awaiting: bool = False
+    origin: CallOrigin | None = None
 
 
 class StepEnd(StrEnum):
@@ -80,7 +92,7 @@ class StepEnd(StrEnum):
 
 
 class StepOutcome(Payload):
-    """What came of a step. The content is in the store already."""
+    """What came of a step. The content is in the store already. `asked` are the approvals of its awaiting calls."""
 
     end: StepEnd
     attempt: int
@@ -90,10 +102,31 @@ class StepOutcome(Payload):
     input_tokens: int | None = None
     output_tokens: int | None = None
     facts: AgentFacts | None = None
+    asked: tuple[AskedApproval, ...] = ()
+
+
+class OpenAnswers(Payload):
+    """Act on the approval answers among a run's inputs, before its first step."""
+
+    agent: Name
+    fence: Fence
+    assistant_message_id: RecordId
+
+
+class AnswersOpened(Payload):
+    """What the answers of a run come to: the calls to make now, or why the run cannot go on.
+
+    `waits`: other calls of the same step are still without an answer or a result, so no model call follows.
+    """
+
+    calls: tuple[CallRef, ...] = ()
+    waits: bool = False
+    failure: Failure | None = None
+    stale: bool = False
 
 
 class CallRequest(Payload):
-    """Run one tool call of a step."""
+    """Run one tool call of a step, or of the step of an earlier run that `origin` names."""
 
     agent: Name
     fence: Fence
@@ -101,6 +134,7 @@ class CallRequest(Payload):
     call_id: RecordId
     tool_name: Name
     slot: int
+    origin: CallOrigin | None = None
 
 
 class CallOutcome(Payload):
@@ -147,11 +181,12 @@ class KnownReceipt(Payload):
 
 
 class RefusedInput(Payload):
-    """An input that does not fit its agent, or its conversation."""
+    """An input that does not fit its agent, or its conversation. `decision` is that of an approval answered before."""
 
     code: Name
     message: str
     fields: tuple[str, ...] = ()
+    decision: Name | None = None
 
 
 class PreparedAdmissions(Payload):
