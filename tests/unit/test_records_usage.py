@@ -12,12 +12,15 @@ from turnlane.records.usage import (
     TOKEN_FIELDS,
     UNAVAILABLE,
     UNAVAILABLE_COST,
+    UNREPORTED,
     CostValue,
     Provenance,
     Usage,
     UsageValue,
     add_usage,
     computed,
+    counters_of,
+    cut_short,
     stated,
 )
 
@@ -131,6 +134,39 @@ def test_sums_beyond_what_a_number_holds_fail_nothing() -> None:
     spent = total(step(MAX_COUNT, cost(1.7e308)), step(MAX_COUNT, cost(1.7e308)))
 
     assert (tokens(MAX_COUNT, COMPUTED), UNAVAILABLE_COST) == (spent.input_tokens, spent.cost)
+
+
+def test_amounts_add_up_as_decimals() -> None:
+    spent = total(step(1, cost(0.1)), step(1, cost(0.2)), step(1, cost(0.000001)))
+
+    assert cost(0.300001, provenance=COMPUTED) == spent.cost
+
+
+def test_a_partial_attempt_makes_the_sum_partial_and_has_no_cost() -> None:
+    early = cut_short(step(1200, cost(1.0)))
+    spent = computed(stated(total(early, step(3, cost(1.0)))))
+
+    assert (True, tokens(1203, COMPUTED), UNAVAILABLE_COST) == (spent.partial, spent.input_tokens, spent.cost)
+
+
+def test_an_attempt_that_never_reported_is_partial_and_unavailable() -> None:
+    assert UNREPORTED == cut_short(None)
+    assert total(step(1), UNREPORTED).partial
+
+
+def test_usage_that_is_whole_does_not_say_so() -> None:
+    told = stated(step(1)).model_dump(mode="json")
+
+    assert {*TOKEN_FIELDS, "cost"} == set(told)
+    assert UNREPORTED == Usage.model_validate_json(UNREPORTED.model_dump_json())
+
+
+def test_raw_counters_are_the_providers_numbers_and_nothing_else() -> None:
+    raw = {"input": 3, "tier": "priority", "cost": 0.25, "flag": True, "nan": float("nan"), "none": None}
+
+    counted = counters_of({**raw, "details": {"cached": 0, "name": "x"}, "empty": {"why": "no"}})
+
+    assert {"input": 3, "cost": 0.25, "details": {"cached": 0}} == counted
 
 
 FIGURES = st.none() | st.just(UNAVAILABLE) | st.integers(0, 1000).map(tokens)

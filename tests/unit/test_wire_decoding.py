@@ -17,6 +17,7 @@ from turnlane.activities.providers.base import (
     Opaque,
     ProviderFailure,
     ReasoningEnd,
+    ResponseStarted,
     Source,
     StreamPart,
     TextDelta,
@@ -127,6 +128,35 @@ def test_anthropic_input_is_the_sum_of_fresh_and_cached() -> None:
 
     assert UsageValue.reported(12307) == usage.input_tokens
     assert (UsageValue.reported(0), UsageValue()) == (usage.cache_read_tokens, usage.output_tokens)
+
+
+def test_what_anthropic_tells_at_the_start_is_partial_until_the_answer_is_counted() -> None:
+    decoder = AnthropicDecoder(ANTHROPIC_FAILURES, step=0)
+    started = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 1200, "output_tokens": 1}}}
+    ended = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 40}}
+
+    early = [part.usage for part in decoder.feed(started) if isinstance(part, ResponseStarted)]
+    list(decoder.feed(ended))
+
+    assert [(1200, True)] == [(usage.input_tokens.value, usage.partial) for usage in early if usage]
+    assert decoder.usage is not None
+    assert (40, False) == (decoder.usage.output_tokens.value, decoder.usage.partial)
+    assert {"input_tokens": 1200, "output_tokens": 40} == decoder.raw_usage
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [(None, UsageValue()), ({}, UsageValue()), ({"cached_tokens": 0}, UsageValue.reported(0))],
+)
+def test_a_cached_count_that_is_left_out_is_unknown_and_a_zero_is_zero(
+    details: dict[str, int] | None, expected: UsageValue
+) -> None:
+    raw = {"prompt_tokens": 148, "completion_tokens": 26, "prompt_tokens_details": details}
+    finish = chat(finish="stop", usage=raw)[-1]
+
+    assert isinstance(finish, Finish)
+    assert finish.usage is not None
+    assert expected == finish.usage.cache_read_tokens
 
 
 def anthropic(*blocks: tuple[dict[str, Any], list[dict[str, Any]]], **stop: Any) -> list[StreamPart]:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from turnlane.activities.providers.base import Finish
 from turnlane.agent.models import Model
 from turnlane.records.base import JsonObject
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import Fence
+from turnlane.records.usage import Usage
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one attempt spent: the figures as we read them, and the provider's own numbers."""
+
+    usage: Usage | None = None
+    raw: JsonObject | None = None
+
+
+NOTHING = Spent()
+"""Nothing was reported."""
 
 
 def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
     """Which model is called for which attempt, with how many messages, and the digest of all that is sent."""
     return {
         "run_id": fence.run_id,
+        "token": fence.token,
         "step": fence.step,
         "attempt": fence.attempt,
         "provider": model.reported_provider,
@@ -24,17 +39,21 @@ def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
     }
 
 
-def response_evidence(fence: Fence, model: Model, finish: Finish | None, response_id: str | None) -> JsonObject:
-    """Which response came, from which model, and why it ended; `finish` is None if it was cut short."""
+def response_evidence(
+    fence: Fence, model: Model, finish: Finish | None, response_id: str | None, spent: Spent
+) -> JsonObject:
+    """Which response came, from which model, why it ended, and what it spent; `finish` is None if it was cut short."""
     return {
         "run_id": fence.run_id,
+        "token": fence.token,
         "step": fence.step,
         "attempt": fence.attempt,
         "finish": finish.reason.value if finish else None,
-        "usage": finish.usage.model_dump(mode="json", exclude_none=True) if finish and finish.usage else None,
         "response": {
             "id": (finish.response_id if finish else None) or response_id,
             "provider": (finish.provider if finish else None) or model.reported_provider,
             "model": finish.model if finish else None,
         },
+        "usage": None if spent.usage is None else spent.usage.model_dump(mode="json", exclude_none=True),
+        "raw_usage": spent.raw,
     }

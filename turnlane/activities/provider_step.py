@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from turnlane.activities.draft import Draft
-from turnlane.activities.evidence import request_evidence, response_evidence
+from turnlane.activities.evidence import NOTHING, Spent, request_evidence, response_evidence
 from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.lane_work import utc_now
@@ -49,7 +49,6 @@ from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase
 from turnlane.records.steps import Fence, FinishReason, StepEnd, StepOutcome, StepRequest
-from turnlane.records.usage import Usage
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import StepFinish, StepStart, Store, Written
 
@@ -102,7 +101,7 @@ class _Progress:
 
     since_checkpoint: int = 0
     finish: Finish | None = None
-    early_usage: Usage | None = None
+    early: Spent = NOTHING
     response_id: str | None = None
 
 
@@ -179,7 +178,7 @@ class _Step:
         except TimeoutError:
             return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, _silence(self._model))
         except ProviderFailure as error:
-            self._progress.early_usage = error.usage or self._progress.early_usage
+            self._progress.early = Spent(error.usage, error.raw_usage) if error.usage else self._progress.early
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, error.failure)
         except StaleFenceError as error:
             return await self._refused_midway(error)
@@ -242,9 +241,9 @@ class _Step:
                 self._draft.source(part)
             case Opaque():
                 self._draft.opaque(part)
-            case ResponseStarted(response_id, usage):
+            case ResponseStarted(response_id, usage, raw_usage):
                 self._progress.response_id = response_id
-                self._progress.early_usage = usage or self._progress.early_usage
+                self._progress.early = Spent(usage, raw_usage) if usage else self._progress.early
             case Finish():
                 self._progress.finish = part
 
@@ -289,7 +288,8 @@ class _Step:
     async def _end(self, end: StepEnd, phase: OperationPhase, failure: Failure | None) -> StepOutcome:
         """Store how the attempt ended, however long the store is away: it was paid for."""
         finish = self._progress.finish
-        usage = (finish.usage if finish else None) or self._progress.early_usage
+        spent = Spent(finish.usage, finish.raw_usage) if finish and finish.usage else self._progress.early
+        usage = spent.usage
         record = StepFinish(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
@@ -297,7 +297,8 @@ class _Step:
             parts=self._draft.parts(),
             calls=tuple(self._draft.calls),
             usage=usage,
-            evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id),
+            evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id, spent),
+            unbilled=self._is_unbilled(failure),
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
         )
         self._tell(await self._write_through(record))
@@ -311,6 +312,11 @@ class _Step:
             output_tokens=usage.output_tokens.value if usage else None,
             facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,
         )
+
+    def _is_unbilled(self, failure: Failure | None) -> bool:
+        """Whether the provider refused the call with a status, before it answered anything."""
+        is_refused = failure is not None and failure.status is not None
+        return is_refused and self._progress.response_id is None and not self._draft.parts()
 
     async def _write_through(self, record: StepFinish) -> Written:
         """Store the end of the attempt, also when the activity is cancelled meanwhile: it has all there is to store.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
 from enum import StrEnum
 from math import isfinite
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from turnlane.records.base import Record
+from turnlane.records.base import JsonObject, Record
 
 MAX_COUNT = 2**53 - 1
 
@@ -61,7 +63,11 @@ UNAVAILABLE_COST = CostValue()
 
 
 class Usage(Record):
-    """What was spent. A field left out was never reported; `stated()` says so for all six."""
+    """What was spent. A field left out was never reported; `stated()` says so for all six.
+
+    `input_tokens` is all input, cached or not; the cache figures are parts of it. `partial` says that the figures
+    are floors: an attempt ended before its provider told what it came to, or told nothing at all.
+    """
 
     input_tokens: UsageValue = UNAVAILABLE
     output_tokens: UsageValue = UNAVAILABLE
@@ -69,7 +75,11 @@ class Usage(Record):
     cache_read_tokens: UsageValue | None = None
     cache_write_tokens: UsageValue | None = None
     cost: CostValue | None = None
+    partial: Annotated[bool, Field(exclude_if=lambda partial: not partial)] = False
 
+
+UNREPORTED = Usage(partial=True)
+"""What an attempt spent that ended without a word of it: something, and nobody knows how much."""
 
 TOKEN_FIELDS = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -86,7 +96,8 @@ def _sum_cost(one: CostValue | None, two: CostValue | None) -> CostValue:
         return UNAVAILABLE_COST
     if one.currency != two.currency:
         return UNAVAILABLE_COST
-    total = one.value + two.value
+    # As decimals: a third of a cent added three times is a cent, and budgets compare sums with limits.
+    total = float(Decimal(repr(one.value)) + Decimal(repr(two.value)))
     if not isfinite(total):
         return UNAVAILABLE_COST
     return CostValue(value=total, currency=one.currency, provenance=Provenance.COMPUTED)
@@ -104,14 +115,14 @@ def add_usage(total: Usage | None, step: Usage | None) -> Usage | None:
     if step is None:
         return total
     tokens = {name: _sum_tokens(getattr(total, name), getattr(step, name)) for name in TOKEN_FIELDS}
-    return Usage(**tokens, cost=_sum_cost(total.cost, step.cost))
+    return Usage(**tokens, cost=_sum_cost(total.cost, step.cost), partial=total.partial or step.partial)
 
 
 def stated(usage: Usage | None) -> Usage:
     """Return usage with all six fields present; what nobody reported is stated as unavailable."""
     given = usage or Usage()
     tokens = {name: getattr(given, name) or UNAVAILABLE for name in TOKEN_FIELDS}
-    return Usage(**tokens, cost=given.cost or UNAVAILABLE_COST)
+    return Usage(**tokens, cost=given.cost or UNAVAILABLE_COST, partial=given.partial)
 
 
 def computed(usage: Usage | None) -> Usage:
@@ -122,5 +133,24 @@ def computed(usage: Usage | None) -> Usage:
         **{
             name: figure if figure.value is None else figure.model_copy(update={"provenance": Provenance.COMPUTED})
             for name, figure in figures.items()
-        }
+        },
+        partial=full.partial,
     )
+
+
+def cut_short(usage: Usage | None) -> Usage:
+    """Return what an attempt spent that ended early: what was reported by then, as floors, and no cost made of it."""
+    if usage is None:
+        return UNREPORTED
+    return usage.model_copy(update={"cost": None, "partial": True})
+
+
+def counters_of(raw: Mapping[str, object]) -> JsonObject:
+    """Return the numbers of a provider's raw usage, under their own names; whatever is no number is left out."""
+    counters: JsonObject = {}
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            counters[name] = counters_of(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+            counters[name] = value
+    return {name: value for name, value in counters.items() if value != {}}

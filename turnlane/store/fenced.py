@@ -20,7 +20,7 @@ from turnlane.records.messages import MessageStatus, Part
 from turnlane.records.mutations import MutationKind
 from turnlane.records.runs import Operation, RunState
 from turnlane.records.steps import Fence
-from turnlane.records.usage import Usage, add_usage, stated
+from turnlane.records.usage import UNREPORTED, Usage, add_usage, stated
 from turnlane.store.content import CALL, MODEL
 from turnlane.store.curate import plant
 from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_events
@@ -89,7 +89,7 @@ def begin_step(connection: Connection, start: StepStart, now: datetime) -> Writt
     if (fence.step, fence.attempt) == current:
         return unchanged(fenced=Fenced(work, run))
     if run.attempt_open:
-        run.usage = dump_usage(add_usage(load_usage(run.usage), Usage()))
+        run.usage = dump_usage(add_usage(load_usage(run.usage), UNREPORTED))
     _clear_step(work, run, fence.step)
     run.fence_step, run.fence_attempt, run.attempt_open = fence.step, fence.attempt, True
     run.steps_done = min(run.steps_done, fence.step)
@@ -162,7 +162,7 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
         run.steps_done = fence.step + 1
         _insert_calls(work, run, fence.step, finish.calls)
     run.attempt_open = False
-    run.usage = dump_usage(add_usage(load_usage(run.usage), finish.usage or Usage()))
+    run.usage = dump_usage(add_usage(load_usage(run.usage), _spent(finish)))
     run.last_operation = finish.operation.model_dump_json()
     notes = (OperationNote(run_id=run.id, operation=finish.operation), checkpoint_note(run))
     draft = describe_parts(finish.assistant_message_id, MessageStatus.STREAMING, parts)
@@ -170,6 +170,11 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
     advance(work, run, now, MutationKind.CHECKPOINT, notes, payload)
     work.record(LedgerKind.PROVIDER_RESPONSE, now, finish.evidence)
     return written(work, run, now)
+
+
+def _spent(finish: StepFinish) -> Usage | None:
+    """What the attempt adds to its run. A call that was refused before it was answered cost nothing."""
+    return finish.usage or (None if finish.unbilled else UNREPORTED)
 
 
 def _step_segments(work: Work, run: RunRow) -> tuple[ColumnElement[bool], ...]:

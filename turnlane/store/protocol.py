@@ -74,7 +74,8 @@ class NewCall(Payload):
 class StepFinish(Payload):
     """End an attempt of a step. `parts` is the model's whole output of this step, in order.
 
-    `usage` is this attempt's own figure (None: it never reported). A failed attempt that will be tried
+    `usage` is this attempt's own figure (None: it never reported, and unless `unbilled` that makes the run's
+    figures floors). A failed attempt that will be tried
     again leaves no parts. `evidence` is the response identity for the ledger.
     """
 
@@ -86,6 +87,7 @@ class StepFinish(Payload):
     usage: Usage | None = None
     evidence: JsonObject
     keep_parts: bool = True
+    unbilled: bool = False
 
 
 class CompactionStart(Payload):

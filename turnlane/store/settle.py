@@ -8,7 +8,7 @@ from turnlane.records.events import Metrics
 from turnlane.records.messages import ControlPart, MessageStatus
 from turnlane.records.mutations import Absorption, SettleRun
 from turnlane.records.runs import ENDINGS, LIVE_STATES, RunState, TerminalReason
-from turnlane.records.usage import Usage, add_usage, computed
+from turnlane.records.usage import UNREPORTED, add_usage, computed
 from turnlane.store.content import CONTROL, CONTROL_STEP
 from turnlane.store.delivery import Note, TerminalNote
 from turnlane.store.describe import describe_effect
@@ -19,6 +19,16 @@ from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load
 from turnlane.store.statements import change_row, insert_rows, new_row
 from turnlane.store.tables import MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
+
+_ANSWERED = frozenset(
+    {
+        TerminalReason.SUCCESS,
+        TerminalReason.POLICY_STOP,
+        TerminalReason.PROVIDER_STOP,
+        TerminalReason.OUTPUT_REJECTED,
+    }
+)
+"""The reasons of runs whose last model call was heard to its end: what they spent is the whole of it."""
 
 
 def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
@@ -58,7 +68,7 @@ def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStat
 
 def _end_run(run: RunRow, effect: SettleRun, state: RunState) -> None:
     # An attempt whose end was never stored was spend all the same, and nobody knows how much.
-    unreported = Usage() if run.attempt_open else None
+    unreported = UNREPORTED if run.attempt_open else None
     run.usage = dump_usage(computed(add_usage(load_usage(run.usage), unreported)))
     # What was prepared is for steps to come; the rows of ended runs are read often, and it may be large.
     run.attempt_open, run.checkpoint_seq, run.prepared = False, None, None
@@ -114,7 +124,7 @@ def _notes(run: RunRow, effect: SettleRun, absorbed: tuple[RunRow, ...]) -> tupl
         reason=effect.reason,
         policy_name=effect.policy_name,
         failure=effect.failure,
-        metrics=Metrics(partial=False, usage=usage),
+        metrics=Metrics(partial=usage.partial or effect.reason not in _ANSWERED, usage=usage),
         run=run_record(run),
     )
     return (*(state_note(other) for other in absorbed), *own, terminal)

@@ -31,7 +31,7 @@ from turnlane.activities.providers.failures import FailureReader, SdkErrors
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
 from turnlane.records.base import JsonObject, ProviderEnvelope
 from turnlane.records.steps import FinishReason
-from turnlane.records.usage import Usage, UsageValue
+from turnlane.records.usage import Usage, UsageValue, counters_of, cut_short
 
 PROVIDER: Final = "anthropic"
 FAILURES: Final = FailureReader(
@@ -96,6 +96,7 @@ class AnthropicDecoder(Decoder):
         super().__init__(failures)
         self._step = step
         self._usage: dict[str, Any] = {}
+        self._is_counted = False
         self._blocks: dict[int, _Block] = {}
         self._id: str | None = None
         self._model: str | None = None
@@ -105,7 +106,10 @@ class AnthropicDecoder(Decoder):
 
     @property
     def usage(self) -> Usage | None:
-        return anthropic_usage(self._usage) if self._usage else None
+        if not self._usage:
+            return None
+        usage = anthropic_usage(self._usage)
+        return usage if self._is_counted else cut_short(usage)
 
     def feed(self, event: dict[str, Any]) -> Iterable[StreamPart]:
         match event.get("type"):
@@ -120,6 +124,7 @@ class AnthropicDecoder(Decoder):
             case "message_delta":
                 self._stop.update(event["delta"])
                 self._note_usage(event.get("usage"))
+                self._is_counted = True
             case "message_stop":
                 self.is_done = True
             case "error":
@@ -139,6 +144,7 @@ class AnthropicDecoder(Decoder):
             response_id=self._id,
             model=self._model,
             evidence=self._evidence(),
+            raw_usage=self.raw_usage,
         )
 
     def _evidence(self) -> JsonObject | None:
@@ -150,11 +156,12 @@ class AnthropicDecoder(Decoder):
     def _message_start(self, message: dict[str, Any]) -> Iterator[StreamPart]:
         self._id, self._model = message.get("id"), message.get("model")
         self._note_usage(message.get("usage"))
-        yield ResponseStarted(response_id=self._id, usage=self.usage)
+        yield ResponseStarted(response_id=self._id, usage=self.usage, raw_usage=self.raw_usage)
 
     def _note_usage(self, raw: dict[str, Any] | None) -> None:
         """Later figures are totals and replace earlier ones; a figure that is null says nothing."""
         self._usage.update({name: value for name, value in (raw or {}).items() if value is not None})
+        self.raw_usage = counters_of(self._usage)
 
     def _block_start(self, index: int, start: dict[str, Any]) -> Iterator[StreamPart]:
         block = self._blocks[index] = _Block(start)

@@ -96,10 +96,14 @@ class GeneratedFile:
 
 @dataclass(frozen=True)
 class ResponseStarted:
-    """The provider answered: the identity of the response, and usage known this early, if any."""
+    """The provider answered: the identity of the response, and usage known this early, if any.
+
+    Early usage is `partial`: what the answer itself comes to is not known yet. `raw_usage` are the provider's numbers.
+    """
 
     response_id: str | None = None
     usage: Usage | None = None
+    raw_usage: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class Finish:
     model: str | None = None
     evidence: JsonObject | None = None
     provider: str | None = None
+    raw_usage: JsonObject | None = None
 
 
 StreamPart = (
@@ -140,12 +145,14 @@ StreamPart = (
 
 
 class ProviderFailure(Exception):
-    """A model call failed. `failure` is codes only; `usage` is what the provider had reported by then."""
+    """A model call failed. `failure` is codes only; `usage` is what the provider had reported by then, `raw_usage`
+    its own numbers."""
 
-    def __init__(self, failure: Failure, usage: Usage | None = None) -> None:
+    def __init__(self, failure: Failure, usage: Usage | None = None, raw_usage: JsonObject | None = None) -> None:
         super().__init__(failure.failure_class.value)
         self.failure = failure
         self.usage = usage
+        self.raw_usage = raw_usage
 
 
 class Provider(Protocol):

@@ -30,7 +30,7 @@ from turnlane.agent.models import Model
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import FinishReason
-from turnlane.records.usage import CostValue, Provenance, Usage
+from turnlane.records.usage import CostValue, Provenance, Usage, counters_of
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.STOP,
@@ -169,6 +169,7 @@ class ChatDecoder(Decoder):
         self._provider = self._provider or _named(event.get("provider"))
         if event.get("usage"):
             self._usage = openai_usage(event["usage"], side=("prompt", "completion"), cost=self._cost(event["usage"]))
+            self.raw_usage = counters_of(event["usage"])
         for choice in event.get("choices") or ():
             if not choice.get("index"):
                 yield from self._choice(choice)
@@ -189,6 +190,7 @@ class ChatDecoder(Decoder):
             response_id=self._id,
             model=self._model,
             provider=self._provider,
+            raw_usage=self.raw_usage,
         )
 
     def _choice(self, choice: dict[str, Any]) -> Iterator[StreamPart]:

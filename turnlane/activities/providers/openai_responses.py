@@ -33,7 +33,7 @@ from turnlane.agent.models import Model
 from turnlane.records.base import ProviderEnvelope
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import FinishReason
-from turnlane.records.usage import Usage
+from turnlane.records.usage import Usage, counters_of
 
 PROVIDER: Final = "openai"
 FAILURES: Final = openai_failures(PROVIDER)
@@ -146,6 +146,7 @@ class ResponsesDecoder(Decoder):
             usage=self._usage,
             response_id=self._id,
             model=self._model,
+            raw_usage=self.raw_usage,
         )
 
     def _reason(self) -> FinishReason:
@@ -174,6 +175,7 @@ class ResponsesDecoder(Decoder):
     def _note_usage(self, response: dict[str, Any]) -> None:
         if response.get("usage"):
             self._usage = openai_usage(response["usage"], side=("input", "output"))
+            self.raw_usage = counters_of(response["usage"])
 
     def _failure(self, event: dict[str, Any]) -> Exception:
         response = event.get("response") or {}

@@ -24,7 +24,7 @@ from turnlane.records.messages import FilePart, ToolCallPart, ToolResultPart
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
-from turnlane.records.usage import Usage, UsageValue
+from turnlane.records.usage import Usage, UsageValue, cut_short
 
 
 class ScriptedProvider:
@@ -37,7 +37,7 @@ class ScriptedProvider:
         """
         actions = _actions(request)
         performance = _Performance(request)
-        yield ResponseStarted(response_id=performance.response_id, usage=performance.usage)
+        yield ResponseStarted(response_id=performance.response_id, usage=cut_short(performance.usage))
         for action in actions:
             async for part in performance.play(action):
                 yield part

@@ -15,6 +15,7 @@ import httpx2
 from turnlane.activities.providers.base import Heartbeat, ProviderFailure, StreamPart
 from turnlane.activities.providers.failures import FailureReader
 from turnlane.activities.providers.sse import SseEvent, SseParser
+from turnlane.records.base import JsonObject
 from turnlane.records.runs import Failure
 from turnlane.records.usage import Usage
 
@@ -36,11 +37,13 @@ class StreamedResponse(Protocol):
 
 
 class Decoder(ABC):
-    """Turns the events of one response into neutral parts. `usage` is what is known so far."""
+    """Turns the events of one response into neutral parts. `usage` is what is known so far, `raw_usage` the
+    provider's numbers behind it."""
 
     def __init__(self, failures: FailureReader) -> None:
         self.failures = failures
         self.is_done = False
+        self.raw_usage: JsonObject | None = None
 
     @property
     @abstractmethod
@@ -57,7 +60,7 @@ class Decoder(ABC):
 
     def failed(self, failure: Failure) -> ProviderFailure:
         """The failure as it is raised, with the usage reported before it."""
-        return ProviderFailure(failure, self.usage)
+        return ProviderFailure(failure, self.usage, self.raw_usage)
 
 
 async def run_call(
