@@ -8,7 +8,7 @@ from turnlane.records.lane import AbortReason, LaneRun, RetryFacts
 from turnlane.records.messages import ControlReason
 from turnlane.records.runs import ENDINGS, Failure, FailureClass, RunState, TerminalReason
 from turnlane.records.steps import CallRef, FinishReason, StepEnd, StepOutcome
-from turnlane.workflows.ending import RunEnd, abort_end, failure_end, policy_end, retry_delay, runs_its_calls, step_end
+from turnlane.workflows.ending import RunEnd, abort_end, failure_end, policy_end, retry_delay, step_end
 
 OVERLOADED = Failure(failure_class=FailureClass.OVERLOADED, status=529, retryable=True)
 CALL = CallRef(call_id="c", tool_name="look", slot=1)
@@ -113,18 +113,18 @@ def test_a_policy_that_stopped_a_run_is_named() -> None:
 def test_an_answer_that_was_cut_off_runs_none_of_its_calls(finish: FinishReason | None) -> None:
     outcome = StepOutcome(end=StepEnd.FINISHED, attempt=1, finish=finish, calls=(CALL,))
 
-    assert (finish in (FinishReason.STOP, FinishReason.TOOL_CALLS)) is runs_its_calls(outcome)
+    assert (finish in (FinishReason.STOP, FinishReason.TOOL_CALLS)) is outcome.runs_its_calls
 
 
 @pytest.mark.parametrize("end", [end for end in StepEnd if end is not StepEnd.FINISHED])
 def test_an_unfinished_step_runs_no_calls(end: StepEnd) -> None:
     outcome = StepOutcome(end=end, attempt=1, finish=FinishReason.TOOL_CALLS, calls=(CALL,))
 
-    assert runs_its_calls(outcome) is False
+    assert outcome.runs_its_calls is False
 
 
 def test_a_step_without_calls_runs_none() -> None:
-    assert runs_its_calls(ended(StepEnd.FINISHED, FinishReason.STOP)) is False
+    assert ended(StepEnd.FINISHED, FinishReason.STOP).runs_its_calls is False
 
 
 # --- trying again -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from turnlane.records.messages import (
     Part,
     ProviderPart,
     ReasoningPart,
+    RefusalPart,
     SourcePart,
     TextPart,
     ToolCallPart,
@@ -139,6 +140,19 @@ class Draft:
         if not is_object:
             return "VALIDATION_ERROR", "the arguments are not a JSON object"
         return None
+
+    def withhold_calls(self, code: str, message: str) -> None:
+        """Give every call the error result of one that will not run, whatever else was wrong with it."""
+        parts = {part.call_id: part for part in self.parts() if isinstance(part, ToolCallPart)}
+        self.calls = [
+            call.model_copy(update={"result": _refused(parts[call.call_id], code, message)}) for call in self.calls
+        ]
+
+    def refuse(self, category: str | None) -> None:
+        """Turn what was said into a refusal: people may read it, no model is shown it again."""
+        said = "".join(piece for entry in self._entries if isinstance(entry, _Text) for piece in entry.pieces)
+        kept = [entry for entry in self._entries if not isinstance(entry, _Text)]
+        self._entries = [*kept, _Whole(RefusalPart(text=said, category=category))]
 
     def parts(self) -> tuple[Part, ...]:
         """Everything so far, as message parts."""

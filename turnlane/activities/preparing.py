@@ -59,9 +59,14 @@ class Preparation:
         turn, is_new = await self._turn(run)
         prompt = self._project(turn, await self._load_history())
         self._check(prompt)
-        return Prepared(model=self._agent.model, prompt=prompt, run=run, turn=turn if is_new else None)
+        return Prepared(model=self._model(), prompt=prompt, run=run, turn=turn if is_new else None)
 
     # --- the run's turn ---------------------------------------------------------------------------
+
+    def _model(self) -> Model:
+        """The model that speaks: the agent's own, or the fallback that took the run over."""
+        models = self._agent.models
+        return models[min(self._request.model, len(models) - 1)]
 
     async def _load_run(self) -> RunContext | None:
         """The run, where something depends on it: what is prepared of it, attempts before this one."""

@@ -18,7 +18,9 @@ from temporalio import activity
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import NOTHING, Spent, request_evidence, response_evidence
 from turnlane.activities.failing import as_failures, persist, place_of
+from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
+from turnlane.activities.judging import accepts, parts_of
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.preparing import ApplicationFailedError, Preparation, Prepared
 from turnlane.activities.providers.base import (
@@ -47,7 +49,7 @@ from turnlane.agent.models import Model
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
-from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase
+from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase, TerminalReason
 from turnlane.records.steps import Fence, FinishReason, StepEnd, StepOutcome, StepRequest
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import StepFinish, StepStart, Store, Written
@@ -153,6 +155,7 @@ class _Step:
             evidence=request_evidence(self._fence, self._model, prepared.prompt),
             prepared=prepared.turn,
             seed=prepared.seed,
+            model=self._request.model,
         )
         withdrawn = last_model_epoch(prepared.run.run, self._fence) if prepared.run is not None else None
         self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))
@@ -173,6 +176,7 @@ class _Step:
         try:
             async with contextlib.aclosing(_closable(provider.stream(request))) as stream:
                 await self._read(stream)
+            failure = self._settled()
         except asyncio.CancelledError:
             return await self._cut_short()
         except TimeoutError:
@@ -193,7 +197,7 @@ class _Step:
             logger.error("run %s: the adapter failed with %s at %s", self._fence.run_id, type(error).__name__, place)
             failure = Failure(failure_class=FailureClass.UNKNOWN, code="ADAPTER_FAILED")
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, failure)
-        return await self._finished()
+        return await self._judged(await self._end(StepEnd.FINISHED, OperationPhase.COMPLETED, failure))
 
     async def _read(self, stream: AsyncIterator[StreamPart]) -> None:
         loop = asyncio.get_running_loop()
@@ -267,11 +271,28 @@ class _Step:
 
     # --- after the call -------------------------------------------------------------------------
 
-    async def _finished(self) -> StepOutcome:
+    def _settled(self) -> Failure | None:
         finish = self._progress.finish
-        failed = finish is not None and finish.reason is FinishReason.ERROR
-        phase = OperationPhase.FAILED if failed else OperationPhase.COMPLETED
-        return await self._end(StepEnd.FINISHED, phase, None)
+        if finish is None:
+            raise AssertionError("a stream that was read to its end has a finish")
+        return settle_draft(self._draft, finish, self._model.provider)
+
+    async def _judged(self, outcome: StepOutcome) -> StepOutcome:
+        """What the agent says of the answer, if this step is the run's last and its agent judges."""
+        if self._agent.accept is None or outcome.runs_its_calls:
+            return outcome
+        reason = TerminalReason.SUCCESS if outcome.finish is FinishReason.STOP else TerminalReason.PROVIDER_STOP
+        where = (self._fence.conversation_id, self._fence.run_id)
+        run = await persist(lambda: self._store.load_run_context(*where))
+        answer = await persist(lambda: self._store.load_answer(*where))
+        if run is None or answer is None:
+            raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
+        try:
+            is_accepted = await accepts(self._agent, run, parts_of(answer), reason)
+        except ApplicationFailedError as error:
+            failure = Failure(failure_class=FailureClass.APPLICATION, code=error.code)
+            return outcome.model_copy(update={"failure": failure})
+        return outcome.model_copy(update={"rejected": not is_accepted})
 
     async def _cut_short(self) -> StepOutcome:
         """The activity was cancelled. Only an abort ends the step; a worker's shutdown moves it elsewhere."""

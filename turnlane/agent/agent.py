@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pydantic import BaseModel
 
+from turnlane.agent.acceptance import Acceptance
 from turnlane.agent.approvals import Approvals
 from turnlane.agent.files import PersistFile
 from turnlane.agent.models import Model
+from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.base import JsonObject
@@ -52,6 +54,10 @@ class Agent:
     after every `checkpoint_every` stream parts. `persist_generated_file` says where files go that the model
     makes; without it they are blobs of the conversation. `approvals` are the rules for calls that wait for
     somebody's word. Raises ValueError for names that cannot work.
+
+    `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again.
+    `stop_when` are conditions under which a run ends behind a round of tool calls; `accept` judges the answer of
+    a run that would complete.
     """
 
     name: str
@@ -69,6 +75,9 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
     persist_generated_file: PersistFile | None = None
     approvals: Approvals | None = None
+    fallbacks: Sequence[Model] = ()
+    stop_when: Mapping[str, StopCondition] | Sequence[StopPolicy] = ()
+    accept: Acceptance | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -80,6 +89,7 @@ class Agent:
         names = [tool.name for tool in self.tools]
         if len(set(names)) != len(names):
             raise ValueError(f"agent {self.name!r} has two tools of one name")
+        stop_policies(self.stop_when)
         for name in RESERVED_TOOL_NAMES.intersection(names):
             raise ValueError(f"{name!r} is the name of an activity of turnlane; call the tool something else")
 
@@ -99,6 +109,16 @@ class Agent:
         """Whether something is prepared once for each run, and kept with it: constant instructions are not."""
         return not isinstance(self.instructions, str)
 
+    @cached_property
+    def stop_policies(self) -> tuple[StopPolicy, ...]:
+        """The named conditions of `stop_when`, in order."""
+        return stop_policies(self.stop_when)
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The models that speak for this agent: its own, then its fallbacks."""
+        return (self.model, *self.fallbacks)
+
     @property
     def _checks_nothing(self) -> bool:
         return self.context is None and self.metadata is None
@@ -114,4 +134,6 @@ class Agent:
             retry=self.retry,
             queued_runs=self.limits.queued_runs,
             recent_receipts=self.limits.recent_receipts,
+            judges=bool(self.stop_policies) or self.accept is not None,
+            fallbacks=tuple(model.name[:128] for model in self.fallbacks),
         )

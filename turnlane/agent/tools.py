@@ -44,6 +44,7 @@ RESERVED_TOOL_NAMES = frozenset(
         "provider_step",
         "settle_calls",
         "open_answers",
+        "judge_boundary",
         "compact",
     }
 )

@@ -136,6 +136,7 @@ class Taken(Payload):
 class RunProgress(Payload):
     """How far the live run got: the next step, its next attempt, and what it took on the way.
 
+    `tries` counts the tries of this step on this model; `model` is 0 for the agent's own, then its fallbacks.
     `compacted` says that the compaction before its first step was seen to.
     `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
     waits for, so that no step follows.
@@ -151,6 +152,7 @@ class RunProgress(Payload):
     compacted: bool = False
     answered: bool = False
     asked: tuple[AskedApproval, ...] = ()
+    model: int = 0
 
 
 class RetryFacts(Payload):
@@ -175,7 +177,8 @@ class AgentFacts(Payload):
     """What the lane must know of an agent to decide: told by a worker, so that replay repeats it.
 
     `policy` is set when the agent has a constant one and checks neither context nor metadata: then an
-    ordinary input of a warm lane needs no word from a worker to be admitted.
+    ordinary input of a warm lane needs no word from a worker to be admitted. `judges` says that a boundary
+    is judged by a worker; `fallbacks` names the models that take over from the agent's own, in order.
     """
 
     name: Name
@@ -187,6 +190,8 @@ class AgentFacts(Payload):
     recent_receipts: Annotated[int, Field(ge=1)] = 512
     step_seconds: Annotated[float, Field(gt=0)] = 3600.0
     compaction: CompactionFacts | None = None
+    judges: bool = False
+    fallbacks: tuple[Name, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -61,6 +61,17 @@ class ReasoningPart(Record):
     provider: ProviderEnvelope | None = None
 
 
+class RefusalPart(Record):
+    """What an answer said that its provider refused to give, or withdrew. No model is shown it again.
+
+    `category` is the provider's own word for why.
+    """
+
+    type: Literal["refusal"] = "refusal"
+    text: Text = ""
+    category: Name | None = None
+
+
 class FilePart(Record):
     """A file by reference. A web address or a data URL reaches the model, anything else only as a note of the name."""
 
@@ -159,7 +170,8 @@ Part = Annotated[
     | ToolApprovalRequestPart
     | ToolApprovalResponsePart
     | ProviderPart
-    | ControlPart,
+    | ControlPart
+    | RefusalPart,
     Field(discriminator="type"),
 ]
 

@@ -153,6 +153,8 @@ class FailureClass(StrEnum):
     INVALID_REQUEST = "invalid_request"
     CONTEXT_OVERFLOW = "context_overflow"
     MALFORMED_RESPONSE = "malformed_response"
+    TRUNCATED = "truncated"
+    REFUSED = "refused"
     STORAGE = "storage"
     APPLICATION = "application"
     UNKNOWN = "unknown"

@@ -42,10 +42,15 @@ class FinishReason(StrEnum):
     OTHER = "other"
 
 
+RUNS_CALLS = frozenset({FinishReason.STOP, FinishReason.TOOL_CALLS})
+"""The finish reasons of an answer that is whole: any other runs none of the calls that came with it."""
+
+
 class StepRequest(Payload):
     """Make one model call for a run. The fence's attempt is that of the activity's first try.
 
-    `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones.
+    `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones. `model` is 0
+    for the agent's own model, 1 for its first fallback and so on.
     """
 
     agent: Name
@@ -53,6 +58,7 @@ class StepRequest(Payload):
     assistant_message_id: RecordId
     taken: tuple[Taken, ...] = ()
     facts_digest: str | None = None
+    model: int = 0
 
 
 class CallOrigin(Payload):
@@ -92,7 +98,11 @@ class StepEnd(StrEnum):
 
 
 class StepOutcome(Payload):
-    """What came of a step. The content is in the store already. `asked` are the approvals of its awaiting calls."""
+    """What came of a step. The content is in the store already.
+
+    A finished step has a failure as well where its answer was cut or refused, or where judging it failed;
+    `rejected` says that the agent does not accept it. `asked` are the approvals of its awaiting calls.
+    """
 
     end: StepEnd
     attempt: int
@@ -103,6 +113,35 @@ class StepOutcome(Payload):
     output_tokens: int | None = None
     facts: AgentFacts | None = None
     asked: tuple[AskedApproval, ...] = ()
+    rejected: bool = False
+
+    @property
+    def runs_its_calls(self) -> bool:
+        """Whether the step's tool calls are executed: an answer that was cut off runs none of them."""
+        return self.end is StepEnd.FINISHED and bool(self.calls) and self.finish in RUNS_CALLS
+
+
+class JudgeBoundary(Payload):
+    """Judge whether a run goes on behind a round of tool calls.
+
+    `stop` names what ends it already (`max-steps`): the judges are heard all the same.
+    """
+
+    agent: Name
+    fence: Fence
+    assistant_message_id: RecordId
+    stop: Name | None = None
+
+
+class Judgement(Payload):
+    """What was judged: the name of the first policy that stops the run, or that judging failed.
+
+    `rejected` says that the agent does not accept the answer with which the run stops.
+    """
+
+    stop: Name | None = None
+    rejected: bool = False
+    failure: Failure | None = None
 
 
 class OpenAnswers(Payload):

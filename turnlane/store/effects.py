@@ -237,7 +237,7 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
     # A new token counts steps and attempts anew. An attempt left open stays so: its spend is unknown.
     run.fence_step, run.fence_attempt, run.checkpoint_seq = -1, 0, None
     if not effect.resumes:
-        run.steps_done, run.prepared = 0, None
+        run.steps_done, run.prepared, run.fence_model = 0, None, 0
     work.touch(run, at)
     return Change((run,), (state_note(run),), describe_effect(effect))
 

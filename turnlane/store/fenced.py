@@ -93,6 +93,7 @@ def begin_step(connection: Connection, start: StepStart, now: datetime) -> Writt
     _clear_step(work, run, fence.step)
     run.fence_step, run.fence_attempt, run.attempt_open = fence.step, fence.attempt, True
     run.steps_done = min(run.steps_done, fence.step)
+    run.fence_model = start.model
     run.last_operation = start.operation.model_dump_json()
     if start.prepared is not None:
         run.prepared = start.prepared.model_dump_json(exclude_defaults=True)

@@ -181,6 +181,7 @@ def _progress(connection: Connection, row: RunRow) -> RunProgress:
         attempt=row.fence_attempt + 1 if row.fence_step == step else 1,
         input_tokens=0 if usage is None else usage.input_tokens.value or 0,
         output_tokens=0 if usage is None else usage.output_tokens.value or 0,
+        model=row.fence_model,
     )
 
 

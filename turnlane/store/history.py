@@ -44,6 +44,10 @@ _OWN_POSITION = (
     .where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
 )
 
+_OWN_MESSAGE = select(RUN.c.assistant_message_id).where(
+    RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run")
+)
+
 _RUN_AND_CONVERSATION = (
     select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant)
     .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
@@ -66,6 +70,13 @@ def load_history(
         by_message.setdefault(row.id, []).append(row)
     seen = [_memory.read(pieces) for pieces in by_message.values()]
     return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in by_message]))
+
+
+def load_answer(connection: Connection, conversation_id: str, run_id: str) -> HistoryMessage | None:
+    """Return a run's own message, as far as it is stored."""
+    where = {"conversation_id": conversation_id, "run": run_id}
+    name = connection.execute(_OWN_MESSAGE, where).scalar()
+    return next(iter(_joined(connection, conversation_id, [name])), None) if name is not None else None
 
 
 class _Memory:

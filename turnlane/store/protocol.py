@@ -50,6 +50,7 @@ class Written(Payload):
 class StepStart(Payload):
     """Begin an attempt of a step: the operation record and the request evidence for the ledger.
 
+    `model` says which of its agent's models the run speaks with from here on.
     `prepared` is kept for the run's later steps and attempts, in place of what it had; `seed` is planted
     in front of the history unless it was before.
     """
@@ -60,6 +61,7 @@ class StepStart(Payload):
     evidence: JsonObject
     prepared: PreparedTurn | None = None
     seed: Seed | None = None
+    model: int = 0
 
 
 class NewCall(Payload):
@@ -308,6 +310,10 @@ class LaneStore(Protocol):
     async def load_history(self, conversation_id: str, run_id: str, extra: Sequence[str]) -> tuple[HistoryMessage, ...]:
         """Load what a run may see, in causal order: everything up to its own assistant message, compacted
         messages left out, then the `extra` inputs (injected ones) in the order given."""
+        ...
+
+    async def load_answer(self, conversation_id: str, run_id: str) -> HistoryMessage | None:
+        """Load a run's own assistant message with its steps, as far as they are stored; None for an unknown run."""
         ...
 
     async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: Timestamp) -> BlobRef:

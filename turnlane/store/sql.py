@@ -166,6 +166,9 @@ class SqlStore:
             lambda connection: history.load_run_context(connection, conversation_id, run_id)
         )
 
+    async def load_answer(self, conversation_id: str, run_id: str) -> HistoryMessage | None:
+        return await self._database.read(lambda connection: history.load_answer(connection, conversation_id, run_id))
+
     async def load_history(self, conversation_id: str, run_id: str, extra: Sequence[str]) -> tuple[HistoryMessage, ...]:
         return await self._database.read(
             lambda connection: history.load_history(connection, conversation_id, run_id, extra)

@@ -85,7 +85,7 @@ class RunRow(StoreTable, table=True):
     `fence_step` and `fence_attempt` name the attempt that may write under `fencing_token`;
     `attempt_open` says that an attempt began whose end was never stored; `steps_done` counts the steps
     whose output is kept; `checkpoint_seq` is the ledger seq of the draft as it stands. `prepared` is what
-    was prepared once for all steps of the run.
+    was prepared once for all steps of the run; `fence_model` is which of the agent's models it speaks with.
     """
 
     __tablename__ = "turnlane_run"
@@ -135,6 +135,7 @@ class RunRow(StoreTable, table=True):
     steps_done: int = _count(default=0)
     checkpoint_seq: int | None = _count(default=None)
     prepared: str | None = _json(default=None)
+    fence_model: int = _count(default=0, sa_column_kwargs={"server_default": "0"})
     created_at: datetime = _time()
     updated_at: datetime = _time()
 

@@ -20,6 +20,7 @@ from turnlane.records.lane import LaneSettings
 
 COMMIT = "commit"
 FIND_RUN = "find_run"
+JUDGE_BOUNDARY = "judge_boundary"
 LOAD_QUEUE = "load_queue"
 OPEN_LANE = "open_lane"
 PREPARE_ADMISSIONS = "prepare_admissions"

@@ -28,6 +28,8 @@ def details(core: LaneCore) -> str:
         lines.append(f"- active run: `{live.id}` ({live.state.value}), step {step}")
         if core.progress and core.progress.tries:
             lines.append(f"- retries of this step: {core.progress.tries}")
+        if core.progress and core.progress.model and core.facts:
+            lines.append(f"- on fallback {core.progress.model} of {len(core.facts.fallbacks)}")
         if core.progress and (core.progress.input_tokens or core.progress.output_tokens):
             lines.append(f"- tokens so far: {core.progress.input_tokens} in, {core.progress.output_tokens} out")
     lines.append(f"- queued runs: {len(head.queued)}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnlane.records.lane import AbortReason, LaneRun, RetryFacts
+from turnlane.records.lane import AbortReason, AgentFacts, LaneRun, RetryFacts
 from turnlane.records.messages import ControlReason
 from turnlane.records.runs import Failure, FailureClass, TerminalReason
-from turnlane.records.steps import FinishReason, StepEnd, StepOutcome
+from turnlane.records.steps import FinishReason, Judgement, StepEnd, StepOutcome
 
 MAX_STEPS = "max-steps"
 
@@ -45,6 +45,15 @@ def policy_end(name: str) -> RunEnd:
     return RunEnd(reason=TerminalReason.POLICY_STOP, policy_name=name)
 
 
+def judged_end(judgement: Judgement) -> RunEnd | None:
+    """The end that a judgement at a boundary means, or None to go on."""
+    if judgement.failure is not None:
+        return failure_end(judgement.failure)
+    if judgement.stop is None:
+        return None
+    return RunEnd(reason=TerminalReason.OUTPUT_REJECTED) if judgement.rejected else policy_end(judgement.stop)
+
+
 def step_end(outcome: StepOutcome) -> RunEnd:
     """The end that follows from the last step of a run that nobody stopped."""
     if outcome.end is StepEnd.TIMED_OUT:
@@ -55,26 +64,25 @@ def step_end(outcome: StepOutcome) -> RunEnd:
         return RunEnd(reason=TerminalReason.STORAGE_CONFLICT, control=ControlReason.STALE_RUN)
     if outcome.end is StepEnd.ABORTED:
         return RunEnd(reason=TerminalReason.INTERRUPTED, control=ControlReason.RUN_INTERRUPTED)
-    if outcome.finish is FinishReason.STOP:
-        return RunEnd(reason=TerminalReason.SUCCESS)
-    if outcome.finish is FinishReason.ERROR:
+    if outcome.finish is FinishReason.ERROR or _is_ours(outcome.failure):
         return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
-    return RunEnd(reason=TerminalReason.PROVIDER_STOP)
+    return RunEnd(reason=_finished(outcome), failure=outcome.failure)
+
+
+def _is_ours(failure: Failure | None) -> bool:
+    return failure is not None and failure.failure_class is FailureClass.APPLICATION
+
+
+def _finished(outcome: StepOutcome) -> TerminalReason:
+    if outcome.rejected:
+        return TerminalReason.OUTPUT_REJECTED
+    return TerminalReason.SUCCESS if outcome.finish is FinishReason.STOP else TerminalReason.PROVIDER_STOP
 
 
 def failure_end(failure: Failure) -> RunEnd:
     """The end of a run that failed: whose fault it was decides the reason."""
     reason = _FAILURES.get(failure.failure_class, TerminalReason.PROVIDER_FAILURE)
     return RunEnd(reason=reason, failure=failure)
-
-
-def runs_its_calls(outcome: StepOutcome) -> bool:
-    """Whether the tool calls of a step are executed: an answer that was cut off runs none of them."""
-    return (
-        outcome.end is StepEnd.FINISHED
-        and bool(outcome.calls)
-        and outcome.finish in (FinishReason.STOP, FinishReason.TOOL_CALLS)
-    )
 
 
 def retry_delay(facts: RetryFacts, failure: Failure | None, tries: int, jitter: float) -> float | None:
@@ -90,6 +98,18 @@ def retry_delay(facts: RetryFacts, failure: Failure | None, tries: int, jitter: 
     if asked > facts.max_seconds:
         return None
     return max(asked, wait * (0.5 + 0.5 * jitter))
+
+
+def next_model(facts: AgentFacts, outcome: StepOutcome, model: int) -> int | None:
+    """Which fallback takes over a step that will not be tried again on `model`, or None if none does.
+
+    A model takes over where the provider is to blame: it failed, or fell silent. What the application or the
+    store did wrong would go wrong again, and a conversation that is too long has to become shorter.
+    """
+    if outcome.end not in (StepEnd.FAILED, StepEnd.TIMED_OUT) or model >= len(facts.fallbacks):
+        return None
+    failure_class = outcome.failure.failure_class if outcome.failure else FailureClass.UNKNOWN
+    return None if failure_class in _FAILURES else model + 1
 
 
 def _backed_off(facts: RetryFacts, tries: int) -> float:

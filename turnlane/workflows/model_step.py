@@ -1,24 +1,27 @@
 """The model step: one provider activity of a run, and whether a step that failed is tried again.
 
-The decision to try again is the lane's, made here and visible in the ledger; the wait is a timer that an
-interrupt ends at once.
+The decision to try again, on the same model or the next one, is the lane's, made here and visible in the
+ledger; the wait is a timer that an interrupt ends at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
-from turnlane.records.lane import LaneRun, RunProgress
+from turnlane.records.base import JsonObject
+from turnlane.records.lane import LaneRun, RetryFacts, RunProgress
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import Failure, FailureClass, RunState
 from turnlane.records.steps import StepEnd, StepOutcome, StepRequest
 from turnlane.workflows.calls import PROVIDER_STEP
 from turnlane.workflows.core import LaneCore
-from turnlane.workflows.ending import failure_end, retry_delay
+from turnlane.workflows.ending import next_model, retry_delay, step_end
 
 STEP_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
@@ -44,6 +47,7 @@ class ModelSteps:
             assistant_message_id=run.assistant_message_id,
             taken=progress.taken,
             facts_digest=core.facts.digest if core.facts else None,
+            model=progress.model,
         )
         handle = workflow.start_activity(
             PROVIDER_STEP,
@@ -81,29 +85,48 @@ class ModelSteps:
             )
 
     async def retry_or_end(self, run: LaneRun, outcome: StepOutcome) -> None:
-        """Wait for the next try of a failed step, or end its run with the failure."""
+        """Wait for the next try of a step that failed or fell silent, hand it to the next model, or end its run."""
         core = self._core
-        progress = core.progress
-        failure = outcome.failure or Failure(failure_class=FailureClass.UNKNOWN)
-        tries = progress.tries + 1 if progress else 1
-        delay = retry_delay(core.facts.retry, failure, tries, workflow.random().random()) if core.facts else None
-        if delay is None or progress is None:
-            core.settle(run, failure_end(failure))
+        progress, facts = core.progress, core.facts
+        if progress is None or facts is None:
+            core.settle(run, step_end(outcome))
             return
-        core.last_failure = failure.failure_class.value
-        self._note_retry(LedgerKind.RETRY_SCHEDULED, run, outcome, {"delay_ms": round(delay * 1000)})
-        await self._pause(run, delay)
+        tries = progress.tries + 1
+        delay = self._delay(outcome, facts.retry, tries)
+        if delay is not None:
+            await self._again(run, outcome, delay, tries, progress.model)
+        elif (model := next_model(facts, outcome, progress.model)) is not None:
+            await self._again(run, outcome, 0.0, 0, model, {"model": facts.fallbacks[model - 1]})
+        else:
+            core.settle(run, step_end(outcome))
+
+    def _delay(self, outcome: StepOutcome, retry: RetryFacts, tries: int) -> float | None:
+        if outcome.end is not StepEnd.FAILED:
+            return None
+        return retry_delay(retry, outcome.failure, tries, workflow.random().random())
+
+    async def _again(
+        self,
+        run: LaneRun,
+        outcome: StepOutcome,
+        delay: float,
+        tries: int,
+        model: int,
+        told: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        core = self._core
+        core.last_failure = _failure_of(outcome).failure_class.value
+        self._note_retry(LedgerKind.RETRY_SCHEDULED, run, outcome, {"delay_ms": round(delay * 1000), **told})
+        if delay > 0:
+            await self._pause(run, delay)
         if core.fresh(run) is None or core.progress is None:
             return
-        core.progress = core.progress.model_copy(update={"tries": tries})
-        self._note_retry(LedgerKind.RETRY_STARTED, run, outcome, {})
+        core.progress = core.progress.model_copy(update={"tries": tries, "model": model})
+        self._note_retry(LedgerKind.RETRY_STARTED, run, outcome, dict(told))
 
-    def _note_retry(self, kind: LedgerKind, run: LaneRun, outcome: StepOutcome, extra: dict[str, int]) -> None:
-        failure = outcome.failure or Failure(failure_class=FailureClass.UNKNOWN)
-        self._core.note(
-            kind,
-            {"run_id": run.id, "attempt": outcome.attempt + 1, "reason": failure.failure_class.value, **extra},
-        )
+    def _note_retry(self, kind: LedgerKind, run: LaneRun, outcome: StepOutcome, extra: JsonObject) -> None:
+        reason = _failure_of(outcome).failure_class.value
+        self._core.note(kind, {"run_id": run.id, "attempt": outcome.attempt + 1, "reason": reason, **extra})
 
     async def _pause(self, run: LaneRun, seconds: float) -> None:
         """Wait, unless the run is asked to stop: that acts at once."""
@@ -116,6 +139,10 @@ class ModelSteps:
             await workflow.wait_condition(stopped, timeout=seconds, timeout_summary="before the next try")
         except TimeoutError:
             return
+
+
+def _failure_of(outcome: StepOutcome) -> Failure:
+    return outcome.failure or Failure(failure_class=FailureClass.UNKNOWN)
 
 
 def _step_error(error: ActivityError, progress: RunProgress) -> StepOutcome:

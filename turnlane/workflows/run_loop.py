@@ -10,9 +10,10 @@ from temporalio import workflow
 
 from turnlane.records.lane import LaneRun, RunProgress, Taken
 from turnlane.records.runs import RunState
-from turnlane.records.steps import StepEnd, StepOutcome
+from turnlane.records.steps import Fence, StepEnd, StepOutcome
 from turnlane.workflows.core import LaneCore
-from turnlane.workflows.ending import MAX_STEPS, abort_end, policy_end, runs_its_calls, step_end
+from turnlane.workflows.ending import MAX_STEPS, abort_end, judged_end, policy_end, step_end
+from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
 from turnlane.workflows.offers import TAKEN_INPUTS, take_offers
 from turnlane.workflows.tool_round import ToolRound
@@ -67,9 +68,9 @@ class RunLoop:
         current = self._standing(run)
         if current is None:
             return
-        if outcome.end is StepEnd.FAILED:
+        if outcome.end in (StepEnd.FAILED, StepEnd.TIMED_OUT):
             await self._steps.retry_or_end(current, outcome)
-        elif runs_its_calls(outcome):
+        elif outcome.runs_its_calls:
             await self._tool_calls(current, outcome)
         else:
             core.settle(current, step_end(outcome))
@@ -100,14 +101,20 @@ class RunLoop:
         if any(result.stale for result in results):
             core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=outcome.attempt)))
         else:
-            self._next_step(current)
+            await self._next_step(current, fence)
 
-    def _next_step(self, run: LaneRun) -> None:
+    async def _next_step(self, run: LaneRun, fence: Fence) -> None:
+        """Move on to the next step, unless a policy stops the run behind this one."""
         core = self._core
-        if core.progress is None:
-            return
-        step = core.progress.step + 1
-        if core.facts is not None and step >= core.facts.max_steps:
-            core.settle(run, policy_end(MAX_STEPS))
-            return
-        core.progress = core.progress.model_copy(update={"step": step, "attempt": 1, "tries": 0})
+        step, facts = fence.step + 1, core.facts
+        end = policy_end(MAX_STEPS) if facts is not None and step >= facts.max_steps else None
+        if facts is not None and facts.judges:
+            end = judged_end(await judge(core, run, fence, end.policy_name if end else None))
+            current = self._standing(run)
+            if current is None:
+                return
+            run = current
+        if end is not None:
+            core.settle(run, end)
+        elif core.progress is not None:
+            core.progress = core.progress.model_copy(update={"step": step, "attempt": 1, "tries": 0})

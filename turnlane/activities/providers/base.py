@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from turnlane.agent.models import Model
 from turnlane.records.base import JsonObject, ProviderEnvelope
@@ -12,6 +13,8 @@ from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import Usage
+
+_CODE: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,13 @@ class Finish:
     evidence: JsonObject | None = None
     provider: str | None = None
     raw_usage: JsonObject | None = None
+
+    @property
+    def code(self) -> str | None:
+        """Why, in the provider's own word: the category of a refusal, or else its name for the reason."""
+        category = (self.evidence or {}).get("refusal_category")
+        word = category if isinstance(category, str) else self.raw_reason
+        return word if word is not None and _CODE.fullmatch(word) else None
 
 
 StreamPart = (

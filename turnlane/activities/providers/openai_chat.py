@@ -38,6 +38,7 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "content_filter": FinishReason.CONTENT_FILTER,
     "tool_calls": FinishReason.TOOL_CALLS,
     "function_call": FinishReason.TOOL_CALLS,
+    "error": FinishReason.ERROR,
 }
 _REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 _OPENROUTER: Final = "openrouter"
@@ -185,7 +186,7 @@ class ChatDecoder(Decoder):
         reason = FinishReason.CONTENT_FILTER if self._is_refusal else _REASONS.get(self._reason, FinishReason.OTHER)
         yield Finish(
             reason,
-            raw_reason=self._reason,
+            raw_reason="refusal" if self._is_refusal else self._reason,
             usage=self._usage,
             response_id=self._id,
             model=self._model,
@@ -194,6 +195,8 @@ class ChatDecoder(Decoder):
         )
 
     def _choice(self, choice: dict[str, Any]) -> Iterator[StreamPart]:
+        if choice.get("error"):
+            raise self.failed(self.failures.of_stream_error(choice))
         delta = choice.get("delta") or {}
         yield from self._reasoning(delta)
         refusal = delta.get("refusal")

@@ -142,7 +142,7 @@ class ResponsesDecoder(Decoder):
             raise self.failed(self.failures.stream_cut())
         yield Finish(
             self._reason(),
-            raw_reason=self._incomplete,
+            raw_reason="refusal" if self._is_refusal and self._incomplete is None else self._incomplete,
             usage=self._usage,
             response_id=self._id,
             model=self._model,
