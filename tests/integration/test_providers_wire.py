@@ -29,8 +29,8 @@ from turnlane.activities.providers.base import (
 from turnlane.activities.providers.registry import Providers
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
 from turnlane.records.base import ProviderEnvelope
-from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker, ToolSpec
+from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, ToolSpec
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
@@ -329,9 +329,9 @@ async def test_files_are_sent_where_the_provider_can_have_them_and_named_where_n
             said(
                 Speaker.USER,
                 TextPart(text="see"),
-                FilePart(media_type="image/png", reference="https://files.test/a.png"),
-                FilePart(media_type="image/png", reference="data:image/png;base64,aGk="),
-                FilePart(media_type="image/png", reference="blob/secret-reference", filename="b.png"),
+                PromptFile(media_type="image/png", url="https://files.test/a.png"),
+                PromptFile(media_type="image/png", url="data:image/png;base64,aGk="),
+                PromptFile(media_type="image/png", file_id="secret-id", provider="elsewhere", filename="b.png"),
             ),
         )
     )
@@ -341,7 +341,7 @@ async def test_files_are_sent_where_the_provider_can_have_them_and_named_where_n
     assert "https://files.test/a.png" in body
     assert "aGk=" in body
     assert "[attachment: b.png]" in body
-    assert "secret-reference" not in body
+    assert "secret-id" not in body
 
 
 async def test_limits_and_extras_reach_the_request(providers: Providers, wire: Wire) -> None:

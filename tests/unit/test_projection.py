@@ -29,7 +29,7 @@ from turnlane.records.messages import (
     ToolOutcome,
     ToolResultPart,
 )
-from turnlane.records.prompt import Prompt, PromptMessage, Speaker
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, Speaker
 from turnlane.store.protocol import HistoryMessage, HistoryStep
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -101,8 +101,8 @@ def _short(part: object) -> str:
         return part.text
     if isinstance(part, ReasoningPart):
         return f"~{part.text}"
-    if isinstance(part, FilePart):
-        return part.reference
+    if isinstance(part, PromptFile):
+        return part.url or part.file_id or part.data or ""
     assert isinstance(part, ToolCallPart | ToolResultPart)
     return f"{'?' if isinstance(part, ToolCallPart) else '!'}{part.call_id}"
 

@@ -15,6 +15,20 @@ from turnlane.records.errors import StoreUnavailableError, TurnlaneError
 
 logger = logging.getLogger(__name__)
 
+
+class ApplicationFailedError(Exception):
+    """The application's own code failed while a step was prepared, or refused to go on.
+
+    `code` says which part of it, `record_id` at which message. Both may be stored and shown; the text of the
+    error is for whoever calls the code directly.
+    """
+
+    def __init__(self, code: str, message: str = "", record_id: str | None = None) -> None:
+        super().__init__(message or code)
+        self.code = code
+        self.record_id = record_id
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

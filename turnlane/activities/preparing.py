@@ -12,10 +12,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnlane.activities.failing import persist
+from turnlane.activities.failing import ApplicationFailedError, persist
 from turnlane.activities.projection import project
 from turnlane.activities.prompt_check import check_prompt
-from turnlane.activities.turn import ApplicationFailedError, make_turn, plain_turn
+from turnlane.activities.turn import make_turn, plain_turn
 from turnlane.agent.agent import Agent
 from turnlane.agent.models import Model
 from turnlane.records.errors import StaleFenceError

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from turnlane.activities.providers.wording import attachment_note
+from turnlane.agent.history import FileUrl, resolve_reference
 from turnlane.records.base import Json
 from turnlane.records.lane import Taken
 from turnlane.records.messages import (
@@ -27,7 +29,7 @@ from turnlane.records.messages import (
     ToolOutcome,
     ToolResultPart,
 )
-from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker, ToolSpec
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, ToolSpec
 from turnlane.store.protocol import HistoryMessage, HistoryStep
 
 INTERRUPTED_MARKER: Final = "[interrupted: this answer was stopped here and is not complete]"
@@ -229,7 +231,7 @@ class _Writer:
 
     def user(self, parts: Iterable[Part]) -> Verdict:
         """Append a user message: its text as one part, then its files."""
-        files: list[PromptPart] = [part for part in parts if isinstance(part, FilePart)]
+        files: list[PromptPart] = [_attached(part) for part in parts if isinstance(part, FilePart)]
         text = _joined(parts)
         said = [TextPart(text=text), *files] if text.strip() else files
         if not said:
@@ -297,6 +299,13 @@ class _Answers:
             return ToolResultPart(call_id=call_id, tool_name=call.tool_name, outcome=outcome, output=output)
         result = results.popleft()
         return result if call_id == result.call_id else result.model_copy(update={"call_id": call_id})
+
+
+def _attached(part: FilePart) -> PromptPart:
+    url = resolve_reference(part)
+    if isinstance(url, FileUrl):
+        return PromptFile(media_type=part.media_type, filename=part.filename, url=url.url)
+    return TextPart(text=attachment_note(part.media_type, part.filename))
 
 
 def _joined(parts: Iterable[Part]) -> str:

@@ -17,12 +17,12 @@ from temporalio import activity
 
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import NOTHING, Spent, request_evidence, response_evidence
-from turnlane.activities.failing import as_failures, persist, place_of
+from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
 from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.judging import accepts, parts_of
 from turnlane.activities.lane_work import utc_now
-from turnlane.activities.preparing import ApplicationFailedError, Preparation, Prepared
+from turnlane.activities.preparing import Preparation, Prepared
 from turnlane.activities.providers.base import (
     Finish,
     GeneratedFile,
@@ -87,8 +87,8 @@ class ProviderSteps:
                 return _refused(attempt, error)
 
 
-def _failed(attempt: int, failure_class: FailureClass, code: str) -> StepOutcome:
-    failure = Failure(failure_class=failure_class, code=code)
+def _failed(attempt: int, failure_class: FailureClass, code: str, record_id: str | None = None) -> StepOutcome:
+    failure = Failure(failure_class=failure_class, code=code, record_id=record_id)
     return StepOutcome(end=StepEnd.FAILED, attempt=attempt, failure=failure)
 
 
@@ -139,7 +139,7 @@ class _Step:
             self._model = prepared.model
             provider = self._providers.of(self._model)
         except ApplicationFailedError as error:
-            return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code)
+            return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code, error.record_id)
         except ProviderFailure as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
         await self._begin(prepared)

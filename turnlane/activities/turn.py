@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 
-from turnlane.activities.failing import place_of
+from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.agent.agent import Agent, PromptContext
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import SystemText
@@ -13,14 +13,6 @@ from turnlane.records.turns import PreparedTurn
 from turnlane.store.protocol import RunContext
 
 logger = logging.getLogger(__name__)
-
-
-class ApplicationFailedError(Exception):
-    """The application's own code failed while a step was prepared; `code` says which part of it."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 def plain_turn(agent: Agent) -> PreparedTurn:

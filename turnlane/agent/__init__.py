@@ -11,6 +11,15 @@ from turnlane.agent.approvals import (
     Ruling,
 )
 from turnlane.agent.files import Upload
+from turnlane.agent.history import (
+    FileBytes,
+    FileText,
+    FileUrl,
+    HistoryOptions,
+    OwnProjection,
+    ProviderFile,
+    resolve_reference,
+)
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel, ScriptedModel
 from turnlane.agent.prices import Prices
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
@@ -24,13 +33,19 @@ __all__ = [
     "ApprovalResponse",
     "ApprovalStatus",
     "Approvals",
+    "FileBytes",
+    "FileText",
+    "FileUrl",
+    "HistoryOptions",
     "Model",
     "ModelDescriptor",
     "ModelRegistry",
     "OpenAIChatModel",
     "OpenAIModel",
+    "OwnProjection",
     "PolicyContext",
     "Prices",
+    "ProviderFile",
     "ResponseRejected",
     "Ruling",
     "ScriptedModel",
@@ -38,5 +53,6 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "Upload",
+    "resolve_reference",
     "tool",
 ]

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from turnlane.agent.acceptance import Acceptance
 from turnlane.agent.approvals import Approvals
 from turnlane.agent.files import PersistFile
+from turnlane.agent.history import HistoryOptions
 from turnlane.agent.models import Model
 from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
@@ -49,6 +50,7 @@ class Agent:
 
     `policy` applies to inputs that name none: a constant, or a function of the input. With
     `coalesce_pending`, inputs that wait behind a run are answered together by one successor.
+    `history` says how what was said before is told to the model.
     `context` and `metadata` are pydantic models that an input's context and metadata must fit.
     `idle_timeout` is how many seconds the model may be silent; None means for ever. A draft is stored
     after every `checkpoint_every` stream parts. `persist_generated_file` says where files go that the model
@@ -78,6 +80,7 @@ class Agent:
     fallbacks: Sequence[Model] = ()
     stop_when: Mapping[str, StopCondition] | Sequence[StopPolicy] = ()
     accept: Acceptance | None = None
+    history: HistoryOptions = field(default_factory=HistoryOptions)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:

@@ -45,6 +45,14 @@ SPEAKABLE: frozenset[MessageStatus] = frozenset(
 )
 """The statuses that may reach a model: a whitelist, so a new status is silent until listed."""
 
+FailedAssistant = Literal["omit", "marked"]
+"""Whether an answer that failed is left out of what the model hears, or told with a mark."""
+
+
+def is_speakable(status: MessageStatus, failed_assistant: FailedAssistant = "omit") -> bool:
+    """Whether a message of this status may reach a model: projection, budget and compaction all ask here."""
+    return status in SPEAKABLE or (status is MessageStatus.FAILED and failed_assistant == "marked")
+
 
 class TextPart(Record):
     """Text, of a user or of the model."""
@@ -73,7 +81,8 @@ class RefusalPart(Record):
 
 
 class FilePart(Record):
-    """A file by reference. A web address or a data URL reaches the model, anything else only as a note of the name."""
+    """A file by reference. What of it reaches the model is the agent's to say (`HistoryOptions.resolve_file`); where it
+    says nothing, a web address or a data URL does, and anything else only as a note of the name."""
 
     type: Literal["file"] = "file"
     media_type: Name

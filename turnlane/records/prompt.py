@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from turnlane.records.base import JsonObject, Payload, Text
-from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnlane.records.base import JsonObject, Payload, RecordId, Text
+from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 
 
 class Speaker(StrEnum):
@@ -19,15 +19,37 @@ class Speaker(StrEnum):
     TOOL = "tool"
 
 
-PromptPart = Annotated[TextPart | ReasoningPart | FilePart | ToolCallPart | ToolResultPart, Field(discriminator="type")]
+class PromptFile(Payload):
+    """A file as a provider can have it: a web address or data URL, base64 data, or the id of an upload there.
+
+    Exactly one of `url`, `data` and `file_id` is set; `provider` says whose id it is.
+    """
+
+    type: Literal["prompt-file"] = "prompt-file"
+    media_type: str
+    filename: str | None = None
+    url: str | None = None
+    data: str | None = None
+    file_id: str | None = None
+    provider: str | None = None
+
+
+PromptPart = Annotated[
+    TextPart | ReasoningPart | PromptFile | ToolCallPart | ToolResultPart, Field(discriminator="type")
+]
 
 
 class PromptMessage(Payload):
     """One message for the provider: text and files of a user, text, reasoning and calls of the assistant,
-    or the results of the calls directly before it."""
+    or the results of the calls directly before it.
+
+    `record_id` is the record that it was made of (the first, if several), so that a fault can be named. It is
+    not sent.
+    """
 
     speaker: Speaker
     parts: Annotated[tuple[PromptPart, ...], Field(min_length=1)]
+    record_id: RecordId | None = Field(default=None, exclude=True)
 
 
 class ToolSpec(Payload):

@@ -161,7 +161,10 @@ class FailureClass(StrEnum):
 
 
 class Failure(Record):
-    """Why a step or a run failed: codes only, never a provider's text, a prompt or a key."""
+    """Why a step or a run failed: codes only, never a provider's text, a prompt or a key.
+
+    `record_id` is the message that could not be told to the model, where one was the reason.
+    """
 
     failure_class: FailureClass
     code: Name | None = None
@@ -169,6 +172,7 @@ class Failure(Record):
     retryable: bool = False
     retry_after_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     provider: Name | None = None
+    record_id: RecordId | None = None
 
 
 class QueuePriority(StrEnum):

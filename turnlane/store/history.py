@@ -13,7 +13,7 @@ from turnlane.records.errors import RunNotFoundError
 from turnlane.records.messages import Role, ToolResultPart
 from turnlane.records.runs import TerminalReason
 from turnlane.records.turns import PreparedTurn
-from turnlane.store.content import CALL, CONTROL, Segment, StoredMessage, gather, load_messages, select_content
+from turnlane.store.content import CALL, MODEL, Segment, StoredMessage, gather, load_messages, select_content
 from turnlane.store.protocol import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
@@ -133,7 +133,8 @@ def _history_message(stored: StoredMessage, reason: str | None) -> HistoryMessag
 
 
 def _steps(segments: Sequence[Segment]) -> tuple[HistoryStep, ...]:
-    content = (segment for segment in segments if segment.kind != CONTROL)
+    # An answer that came whole (an import) has no steps: its parts say themselves how calls and results go together.
+    content = (segment for segment in segments if segment.kind in (MODEL, CALL))
     return tuple(_step(step, tuple(pieces)) for step, pieces in groupby(content, key=lambda segment: segment.step))
 
 

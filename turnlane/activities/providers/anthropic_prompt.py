@@ -11,15 +11,16 @@ from turnlane.activities.providers.wording import (
     attachment_note,
     call_arguments,
     inline_data,
-    is_web_url,
     replayable,
     result_text,
+    uploaded_id,
+    web_url,
     wire_id,
     wire_name,
 )
 from turnlane.agent.models import Model
-from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
+from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker
 
 Block = dict[str, Any]
 
@@ -102,12 +103,20 @@ def _reasoning(part: ReasoningPart) -> Block | None:
     return block
 
 
-def _file(part: FilePart) -> Block:
+def _file(part: PromptFile) -> Block:
     inline = inline_data(part)
     media_type = inline[0] if inline is not None else part.media_type
     kind = "image" if media_type in IMAGES else "document" if media_type == PDF else None
-    if kind is not None and inline is not None:
-        return {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": inline[1]}}
-    if kind is not None and is_web_url(part):
-        return {"type": kind, "source": {"type": "url", "url": part.reference}}
-    return {"type": "text", "text": attachment_note(part)}
+    source = _source(part, inline)
+    if kind is None or source is None:
+        return {"type": "text", "text": attachment_note(part.media_type, part.filename)}
+    return {"type": kind, "source": source}
+
+
+def _source(part: PromptFile, inline: tuple[str, str] | None) -> Block | None:
+    file_id, url = uploaded_id(part, "anthropic"), web_url(part)
+    if inline is not None:
+        return {"type": "base64", "media_type": inline[0], "data": inline[1]}
+    if file_id is not None:
+        return {"type": "file", "file_id": file_id}
+    return {"type": "url", "url": url} if url is not None else None

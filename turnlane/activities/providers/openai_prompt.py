@@ -10,15 +10,17 @@ from turnlane.activities.providers.wording import (
     PDF,
     attachment_note,
     call_arguments_text,
+    data_url,
     inline_data,
-    is_web_url,
     replayable,
     result_text,
+    uploaded_id,
+    web_url,
     wire_id,
     wire_name,
 )
-from turnlane.records.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker, SystemText
+from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, SystemText
 
 Item = dict[str, Any]
 
@@ -64,13 +66,15 @@ def _chat_user(message: PromptMessage) -> Iterator[Item]:
 def _chat_content(part: PromptPart) -> Item:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    assert isinstance(part, FilePart)
-    url = _image_url(part)
+    assert isinstance(part, PromptFile)
+    url, file_id = _image_url(part), uploaded_id(part, "openai-chat")
     if url is not None:
         return {"type": "image_url", "image_url": {"url": url}}
-    if _is_inline_pdf(part):
-        return {"type": "file", "file": {"filename": part.filename or "file.pdf", "file_data": part.reference}}
-    return {"type": "text", "text": attachment_note(part)}
+    if file_id is not None:
+        return {"type": "file", "file": {"file_id": file_id}}
+    if (data := _inline_pdf(part)) is not None:
+        return {"type": "file", "file": {"filename": part.filename or "file.pdf", "file_data": data}}
+    return {"type": "text", "text": attachment_note(part.media_type, part.filename)}
 
 
 def _chat_assistant(message: PromptMessage) -> Iterator[Item]:
@@ -146,15 +150,28 @@ def _reasoning(part: ReasoningPart) -> Item | None:
 def _input_content(part: PromptPart) -> Item:
     if isinstance(part, TextPart):
         return {"type": "input_text", "text": part.text}
-    assert isinstance(part, FilePart)
-    url = _image_url(part)
+    assert isinstance(part, PromptFile)
+    return _input_image(part) if part.media_type in IMAGES or _image_url(part) else _input_file(part)
+
+
+def _input_image(part: PromptFile) -> Item:
+    url, file_id = _image_url(part), uploaded_id(part, "openai")
     if url is not None:
         return {"type": "input_image", "image_url": url, "detail": "auto"}
-    if _is_inline_pdf(part):
-        return {"type": "input_file", "filename": part.filename or "file.pdf", "file_data": part.reference}
-    if part.media_type == PDF and is_web_url(part):
-        return {"type": "input_file", "file_url": part.reference}
-    return {"type": "input_text", "text": attachment_note(part)}
+    if file_id is not None:
+        return {"type": "input_image", "file_id": file_id, "detail": "auto"}
+    return {"type": "input_text", "text": attachment_note(part.media_type, part.filename)}
+
+
+def _input_file(part: PromptFile) -> Item:
+    url, file_id = web_url(part), uploaded_id(part, "openai")
+    if (data := _inline_pdf(part)) is not None:
+        return {"type": "input_file", "filename": part.filename or "file.pdf", "file_data": data}
+    if file_id is not None:
+        return {"type": "input_file", "file_id": file_id}
+    if part.media_type == PDF and url is not None:
+        return {"type": "input_file", "file_url": url}
+    return {"type": "input_text", "text": attachment_note(part.media_type, part.filename)}
 
 
 def responses_tools(prompt: Prompt) -> list[Item]:
@@ -172,15 +189,16 @@ def responses_tools(prompt: Prompt) -> list[Item]:
 
 
 def _is_said(part: PromptPart) -> bool:
-    return isinstance(part, FilePart) or (isinstance(part, TextPart) and bool(part.text.strip()))
+    return isinstance(part, PromptFile) or (isinstance(part, TextPart) and bool(part.text.strip()))
 
 
-def _image_url(part: FilePart) -> str | None:
+def _image_url(part: PromptFile) -> str | None:
     inline = inline_data(part)
-    media_type = inline[0] if inline is not None else part.media_type
-    return part.reference if media_type in IMAGES and (inline is not None or is_web_url(part)) else None
+    if inline is not None:
+        return data_url(*inline) if inline[0] in IMAGES else None
+    return web_url(part) if part.media_type in IMAGES else None
 
 
-def _is_inline_pdf(part: FilePart) -> bool:
+def _inline_pdf(part: PromptFile) -> str | None:
     inline = inline_data(part)
-    return inline is not None and inline[0] == PDF
+    return data_url(*inline) if inline is not None and inline[0] == PDF else None

@@ -20,8 +20,8 @@ from turnlane.activities.providers.base import (
     ToolCall,
 )
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, ScriptedModel, ScriptedRequest, Stop, Think
-from turnlane.records.messages import FilePart, ToolCallPart, ToolResultPart
-from turnlane.records.prompt import Prompt
+from turnlane.records.messages import ToolCallPart, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptFile
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import Usage, UsageValue, cut_short
@@ -141,6 +141,6 @@ def _prompt_words(prompt: Prompt) -> int:
                 texts.append(f"{part.tool_name} {json.dumps(part.input)}")
             elif isinstance(part, ToolResultPart):
                 texts.append(json.dumps(part.output))
-            elif not isinstance(part, FilePart):
+            elif not isinstance(part, PromptFile):
                 texts.append(part.text)
     return sum(len(text.split()) for text in texts)

@@ -7,8 +7,8 @@ import json
 import re
 from typing import Any, Final
 
-from turnlane.records.messages import FilePart, ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.prompt import PromptPart
+from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import PromptFile, PromptPart
 
 _UNSENDABLE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _SENDABLE_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -58,17 +58,29 @@ def replayable(part: PromptPart, provider: str) -> dict[str, Any] | None:
     return dict(envelope.data) if envelope is not None and envelope.provider == provider else None
 
 
-def is_web_url(part: FilePart) -> bool:
-    """Whether a provider could fetch the file itself."""
-    return part.reference.startswith(("https://", "http://"))
+def web_url(part: PromptFile) -> str | None:
+    """The address at which a provider could fetch the file itself."""
+    return part.url if part.url is not None and part.url.startswith(("https://", "http://")) else None
 
 
-def inline_data(part: FilePart) -> tuple[str, str] | None:
-    """The media type and base64 text of a file whose reference is a data URL."""
-    match = _INLINE.fullmatch(part.reference)
+def inline_data(part: PromptFile) -> tuple[str, str] | None:
+    """The media type and base64 text of a file that travels with the prompt."""
+    if part.data is not None:
+        return part.media_type, part.data
+    match = _INLINE.fullmatch(part.url or "")
     return (match["media"], match["data"]) if match is not None else None
 
 
-def attachment_note(part: FilePart) -> str:
+def data_url(media_type: str, data: str) -> str:
+    """Base64 text as a data URL."""
+    return f"data:{media_type};base64,{data}"
+
+
+def uploaded_id(part: PromptFile, provider: str) -> str | None:
+    """The id of the file at this provider, if it was uploaded there."""
+    return part.file_id if part.provider == provider else None
+
+
+def attachment_note(media_type: str, filename: str | None) -> str:
     """Stands for a file that cannot be sent. It never tells the reference."""
-    return f"[attachment: {part.filename or part.media_type}]"
+    return f"[attachment: {filename or media_type}]"
