@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from turnlane.activities.providers.base import Finish
 from turnlane.agent.models import Model
@@ -24,6 +25,9 @@ class Spent:
 NOTHING = Spent()
 """Nothing was reported."""
 
+_UNSENT: Any = {"messages": {"__all__": {"record_id"}}}
+"""What of a prompt is for us alone."""
+
 
 def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
     """Which model is called for which attempt, with how many messages, and the digest of all that is sent."""
@@ -35,7 +39,7 @@ def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
         "provider": model.reported_provider,
         "model": model.name,
         "messages": len(prompt.messages),
-        "body_sha256": hashlib.sha256(prompt.model_dump_json().encode()).hexdigest(),
+        "body_sha256": hashlib.sha256(prompt.model_dump_json(exclude=_UNSENT).encode()).hexdigest(),
     }
 
 

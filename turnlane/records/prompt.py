@@ -49,7 +49,7 @@ class PromptMessage(Payload):
 
     speaker: Speaker
     parts: Annotated[tuple[PromptPart, ...], Field(min_length=1)]
-    record_id: RecordId | None = Field(default=None, exclude=True)
+    record_id: RecordId | None = None
 
 
 class ToolSpec(Payload):
