@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from turnlane.activities.deliveries import DeliveryWork
 from turnlane.activities.judging import Judging
 from turnlane.activities.lane_work import LaneWork
 from turnlane.activities.provider_step import ProviderSteps
@@ -75,6 +76,7 @@ def build_worker(
             steps.provider_step,
             calls.tool_call,
             Judging(store, by_name).judge_boundary,
+            DeliveryWork(store).deliver,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         max_heartbeat_throttle_interval=timedelta(seconds=1),

@@ -297,7 +297,7 @@ async def test_a_tool_knows_which_call_of_which_run_it_works_for(bench: Bench, s
     expected = ToolContext(
         conversation_id=conversation,
         run_id=result.run_id,
-        step=0,
+        step_number=0,
         call_id="call_7",
         agent="caller",
         tenant="acme",

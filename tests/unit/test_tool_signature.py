@@ -20,7 +20,7 @@ class City(BaseModel):
 
 
 def context(**given: Any) -> ToolContext:
-    facts: dict[str, Any] = {"conversation_id": "c", "run_id": "r", "step": 0, "call_id": "call-1", "agent": "a"}
+    facts: dict[str, Any] = {"conversation_id": "c", "run_id": "r", "step_number": 0, "call_id": "call-1", "agent": "a"}
     return ToolContext(**(facts | given))
 
 

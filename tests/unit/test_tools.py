@@ -43,7 +43,7 @@ class Measure:
 
 
 def context(**given: Any) -> ToolContext:
-    facts: dict[str, Any] = {"conversation_id": "c", "run_id": "r", "step": 0, "call_id": "call-1", "agent": "a"}
+    facts: dict[str, Any] = {"conversation_id": "c", "run_id": "r", "step_number": 0, "call_id": "call-1", "agent": "a"}
     return ToolContext(**(facts | given))
 
 
@@ -322,5 +322,5 @@ def test_the_idempotency_key_is_of_the_call_and_not_of_the_attempt() -> None:
     key = context(attempt=1).idempotency_key
 
     assert key == context(attempt=2).idempotency_key
-    others = [context(step=1), context(call_id="call-2"), context(run_id="s"), context(conversation_id="d")]
+    others = [context(step_number=1), context(call_id="call-2"), context(run_id="s"), context(conversation_id="d")]
     assert 5 == len({key, *(other.idempotency_key for other in others)})

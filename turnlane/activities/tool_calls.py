@@ -122,7 +122,7 @@ def _context(request: CallRequest, run: RunContext, attempt: int) -> ToolContext
     return ToolContext(
         conversation_id=request.fence.conversation_id,
         run_id=request.fence.run_id,
-        step=request.fence.step,
+        step_number=request.fence.step,
         call_id=request.call_id,
         agent=request.agent,
         tenant=run.tenant,

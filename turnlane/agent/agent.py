@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from turnlane.agent.acceptance import Acceptance
 from turnlane.agent.approvals import Approvals
+from turnlane.agent.call_hooks import BeforeCall, CallHooks, CallReturned, CallStarted
 from turnlane.agent.files import PersistFile
 from turnlane.agent.history import HistoryOptions
 from turnlane.agent.models import Model
@@ -55,11 +56,12 @@ class Agent:
     `idle_timeout` is how many seconds the model may be silent; None means for ever. A draft is stored
     after every `checkpoint_every` stream parts. `persist_generated_file` says where files go that the model
     makes; without it they are blobs of the conversation. `approvals` are the rules for calls that wait for
-    somebody's word. Raises ValueError for names that cannot work.
+    somebody's word.
 
     `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again.
     `stop_when` are conditions under which a run ends behind a round of tool calls; `accept` judges the answer of
-    a run that would complete.
+    a run that would complete. `before_call` may refuse a tool call or replace its arguments; `call_started` and
+    `call_returned` are told of each try of one. Raises ValueError for names that cannot work.
     """
 
     name: str
@@ -81,6 +83,9 @@ class Agent:
     stop_when: Mapping[str, StopCondition] | Sequence[StopPolicy] = ()
     accept: Acceptance | None = None
     history: HistoryOptions = field(default_factory=HistoryOptions)
+    before_call: BeforeCall | None = None
+    call_started: CallStarted | None = None
+    call_returned: CallReturned | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -121,6 +126,11 @@ class Agent:
     def models(self) -> tuple[Model, ...]:
         """The models that speak for this agent: its own, then its fallbacks."""
         return (self.model, *self.fallbacks)
+
+    @property
+    def call_hooks(self) -> CallHooks:
+        """The hooks around its tool calls."""
+        return CallHooks(before=self.before_call, started=self.call_started, returned=self.call_returned)
 
     @property
     def _checks_nothing(self) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
+from turnlane.agent.durable import RECONCILE_SECONDS, Body, DurableBody, EffectResult
 from turnlane.records.base import JsonObject, derived_id
 
 
@@ -64,7 +66,7 @@ class ToolContext:
 
     conversation_id: str
     run_id: str
-    step: int
+    step_number: int
     call_id: str
     agent: str
     tenant: str | None = None
@@ -72,11 +74,12 @@ class ToolContext:
     metadata: JsonObject | None = None
     attempt: int = 1
     cancelled: Cancellation = field(default_factory=Cancellation, compare=False)
+    durable: DurableBody | None = field(default=None, compare=False, repr=False)
 
     @property
     def idempotency_key(self) -> str:
         """Names this call, the same for every attempt of it: pass it to services that de-duplicate."""
-        return derived_id("call", self.conversation_id, self.run_id, str(self.step), self.call_id)
+        return derived_id("call", self.conversation_id, self.run_id, str(self.step_number), self.call_id)
 
     @property
     def is_cancelled(self) -> bool:
@@ -91,3 +94,44 @@ class ToolContext:
     async def wait_cancelled(self) -> None:
         """Return once the run was asked to stop."""
         await self.cancelled.wait()
+
+    # --- durable bodies -------------------------------------------------------------------------
+
+    async def step(self, name: str, body: Body) -> Any:
+        """Run `body` once for this call and return what it returned, now and whenever the tool runs again.
+
+        What it raises is not recorded. Its value has to be lossless JSON (`turnlane.records.lossless`), and
+        each caller gets a copy of its own. A name used by two at once is run once.
+        """
+        return await self._body.step(name, body)
+
+    async def sleep(self, seconds: float, name: str | None = None) -> None:
+        """Return once `seconds` have passed since this call first came here, whatever became of its worker.
+
+        A longer sleep gives the worker back: the tool is run again from its start when it is over.
+        """
+        await self._body.sleep(seconds, name)
+
+    async def wait_for(self, event: str, event_id: str) -> Any:
+        """Return the payload that `Turnlane.deliver` brought for this event, however long that takes.
+
+        Until then no worker is held: the tool is run again from its start when the event is delivered.
+        """
+        return await self._body.wait_for(event, event_id)
+
+    async def effect(
+        self, name: str, *, run: Body, reconcile: Body, timeout: float = RECONCILE_SECONDS
+    ) -> EffectResult:
+        """Make an effect at most once. When a worker was lost after `run` began, `reconcile` is asked instead.
+
+        `run` returns proof of the effect, at most 64 KiB of lossless JSON. `reconcile` looks for it: the proof,
+        or None if it cannot be found, which leaves the effect uncertain for good. If it raises, or takes
+        longer than `timeout` seconds, nothing is decided and a `ToolError` says so.
+        """
+        return await self._body.effect(name, run, reconcile, timeout)
+
+    @property
+    def _body(self) -> DurableBody:
+        if self.durable is None:
+            raise RuntimeError("this tool is not durable: declare it with @tool(durable=True)")
+        return self.durable

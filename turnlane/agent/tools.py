@@ -46,12 +46,14 @@ RESERVED_TOOL_NAMES = frozenset(
         "open_answers",
         "judge_boundary",
         "compact",
+        "deliver",
     }
 )
 """Activities of turnlane. A tool is an activity under its own name, so it cannot have one of these."""
 
 DEFAULT_SECONDS = 300.0
 READ_ONLY_ATTEMPTS = 3
+DURABLE_ATTEMPTS = 10
 THREAD_GRACE_SECONDS = 2.0
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -109,6 +111,8 @@ class Tool:
     retries: int | None = None
     timeout: float = DEFAULT_SECONDS
     approval: ToolPolicy | None = None
+    durable: bool = False
+    coerce: bool = True
 
     def __post_init__(self) -> None:
         if not _TOOL_NAME.fullmatch(self.name):
@@ -119,12 +123,16 @@ class Tool:
             raise ValueError(f"timeout of tool {self.name!r} is a positive number of seconds")
         if self.approval is not None:
             check_tool_policy(self.approval)
+        if self.durable and not inspect.iscoroutinefunction(self.function):
+            raise TypeError(f"tool {self.name!r} is durable, so it has to be an async function")
 
     @property
     def max_attempts(self) -> int:
         """How often a call may be tried when its worker is lost: once, unless that is known to be safe."""
         if self.retries is not None:
             return self.retries
+        if self.durable:
+            return DURABLE_ATTEMPTS
         return READ_ONLY_ATTEMPTS if self.read_only else 1
 
     @property
@@ -271,6 +279,8 @@ def tool(
     timeout: float = DEFAULT_SECONDS,
     description: str | None = None,
     approval: ToolPolicy | None = None,
+    durable: bool = False,
+    coerce: bool = True,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -284,15 +294,20 @@ def tool(
     timeout: float = DEFAULT_SECONDS,
     description: str | None = None,
     approval: ToolPolicy | None = None,
+    durable: bool = False,
+    coerce: bool = True,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or not. Use it as `@tool` or `@tool(...)`.
 
     Parameters become a JSON schema; one annotated `ToolContext` is filled in. The description is the
     docstring unless given. A tool is run once, since a call whose worker died may have had its effect;
-    `read_only` ones are tried up to three times, and `retries` states the number of tries outright.
-    `timeout` seconds is how long one try may take. `approval` says whether its calls wait for somebody's word:
-    a status such as "user-approval", or a function of the call. Raises TypeError for a signature that cannot
-    be called by name, ValueError for a name or number that cannot work.
+    `read_only` ones are tried up to three times, and `retries` states the number of tries outright. A
+    `durable` one may be run any number of times, since its effects are in `ctx.step` and `ctx.effect`: it is
+    run again after a sleep, an awaited event or a lost worker. `timeout` seconds is how long one try may
+    take. `approval` says whether its calls wait for somebody's word: a status such as "user-approval", or a
+    function of the call. With `coerce`, JSON in a string is taken for the value that a parameter asks for.
+    Raises TypeError for a signature that cannot be called by name, ValueError for a name or number that
+    cannot work.
     """
 
     def decorate(decorated: Callable[..., Any]) -> Tool:
@@ -307,6 +322,8 @@ def tool(
             retries=retries,
             timeout=timeout,
             approval=approval,
+            durable=durable,
+            coerce=coerce,
         )
 
     return decorate if function is None else decorate(function)

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 from turnlane.records.admissions import Admission, Input, Policy, Terminal
 from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import Name, Payload, RecordId, derived_id, digest
+from turnlane.records.durable import SuspendedCall
 from turnlane.records.errors import InvalidInputError
 from turnlane.records.runs import RunState
 
@@ -140,6 +141,7 @@ class RunProgress(Payload):
     `compacted` says that the compaction before its first step was seen to.
     `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
     waits for, so that no step follows.
+    With `suspended` the step itself is made, and these of its tool calls wait for something.
     """
 
     run_id: RecordId
@@ -153,6 +155,7 @@ class RunProgress(Payload):
     answered: bool = False
     asked: tuple[AskedApproval, ...] = ()
     model: int = 0
+    suspended: tuple[SuspendedCall, ...] = ()
 
 
 class RetryFacts(Payload):

@@ -22,6 +22,10 @@ class LedgerKind(StrEnum):
     ADMISSION_REFUSED = "admission/refused"
     APPROVAL_DECIDED = "approval/decided"
     APPROVAL_RESPONSE_REJECTED = "approval/response-rejected"
+    DURABLE_STEP = "durability/step"
+    DURABLE_PARK = "durability/park"
+    DURABLE_EVENT = "durability/event"
+    DURABLE_EFFECT = "durability/effect"
 
 
 class LedgerEvent(Record):

@@ -10,6 +10,7 @@ from pydantic import Field
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import Name, Payload, RecordId
+from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, Taken
 from turnlane.records.messages import ToolOutcome
 from turnlane.records.runs import Failure, RunState
@@ -165,7 +166,10 @@ class AnswersOpened(Payload):
 
 
 class CallRequest(Payload):
-    """Run one tool call of a step, or of the step of an earlier run that `origin` names."""
+    """Run one tool call of a step, or of the step of an earlier run that `origin` names.
+
+    `tried` counts how often its body was run before it was suspended.
+    """
 
     agent: Name
     fence: Fence
@@ -174,16 +178,21 @@ class CallRequest(Payload):
     tool_name: Name
     slot: int
     origin: CallOrigin | None = None
+    tried: int = 0
 
 
 class CallOutcome(Payload):
-    """What came of a tool call. `stored`: its result is in the store; `stale`: it was not accepted."""
+    """What came of a tool call. `stored`: its result is in the store; `stale`: it was not accepted.
+
+    With `suspended` nothing came of it yet: its body waits and will be run again.
+    """
 
     call_id: RecordId
     outcome: ToolOutcome
     code: Name | None = None
     stale: bool = False
     stored: bool = True
+    suspended: Suspension | None = None
 
 
 class SettleCalls(Payload):

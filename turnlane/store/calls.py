@@ -5,15 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 
 from pydantic import JsonValue
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, case, func, select
 
 from turnlane.records.base import JsonObject
+from turnlane.records.durable import SuspendedCall
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.messages import MessageStatus, ToolCallPart, ToolResultPart
 from turnlane.records.mutations import MutationKind
 from turnlane.records.steps import Fence
+from turnlane.store.blobs import put_blob
 from turnlane.store.content import CALL
 from turnlane.store.describe import describe_parts
+from turnlane.store.entries import mark_call
 from turnlane.store.fenced import (
     ONLY_RUNNING,
     Fenced,
@@ -24,29 +27,63 @@ from turnlane.store.fenced import (
     unchanged,
     written,
 )
-from turnlane.store.protocol import CallStart, Written
+from turnlane.store.protocol import CallStart, Spill, Written
 from turnlane.store.rows import dump_parts, load_parts
 from turnlane.store.statements import Key, change_row, find_row
-from turnlane.store.tables import SegmentRow
+from turnlane.store.tables import SEGMENT, SegmentRow
+from turnlane.store.work import Work
+
+_RESULTS = select(
+    func.count().label("calls"), func.sum(case((SEGMENT.c.parts.is_(None), 0), else_=1)).label("results")
+).where(
+    SEGMENT.c.conversation_id == bindparam("conversation_id"),
+    SEGMENT.c.message_id == bindparam("message_id"),
+    SEGMENT.c.step == bindparam("step"),
+    SEGMENT.c.kind == CALL,
+)
 
 
-def begin_call(connection: Connection, fence: Fence, assistant_id: str, slot: int, now: datetime) -> CallStart:
+def begin_call(
+    connection: Connection,
+    fence: Fence,
+    assistant_id: str,
+    slot: int,
+    now: datetime,
+    durable: SuspendedCall | None = None,
+) -> CallStart:
     """Mark a call as begun, if it was not; its arguments and its result, if it has one. No version moves."""
     check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
     row = _call(connection, fence, assistant_id, slot)
-    if row.started_at is None and row.parts is None:
-        change_row(connection, SegmentRow, _place(fence, assistant_id, slot), started_at=now)
+    was_suspended = False
+    if row.parts is None:
+        if row.started_at is None:
+            change_row(connection, SegmentRow, _place(fence, assistant_id, slot), started_at=now)
+        before = None if durable is None else mark_call(connection, fence, durable, now)
+        was_suspended = before is not None and before.suspension is not None
     return CallStart(
         input=_arguments(connection, fence, assistant_id, row.call_id),
-        started_before=row.started_at is not None,
+        started_before=row.started_at is not None and not was_suspended,
         result=_result(row),
     )
 
 
+def suspend_call(connection: Connection, fence: Fence, assistant_id: str, call: SuspendedCall, now: datetime) -> None:
+    """Note that a call waits, and for what."""
+    check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    _call(connection, fence, assistant_id, call.slot)
+    mark_call(connection, fence, call, now)
+
+
 def finish_call(
-    connection: Connection, fence: Fence, assistant_id: str, slot: int, result: ToolResultPart, now: datetime
+    connection: Connection,
+    fence: Fence,
+    assistant_id: str,
+    slot: int,
+    result: ToolResultPart,
+    now: datetime,
+    spill: Spill | None = None,
 ) -> Written:
-    """Accept a call's result unless it has one already."""
+    """Accept a call's result unless it has one already; its spill is kept with it."""
     work, run = check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
     row = _call(connection, fence, assistant_id, slot)
     if row.parts is not None:
@@ -54,11 +91,26 @@ def finish_call(
     if row.call_id != result.call_id:
         raise StoreIntegrityError("a result names another call than its slot", run_id=fence.run_id, slot=slot)
     change_row(connection, SegmentRow, _place(fence, assistant_id, slot), parts=dump_parts([result]))
+    if spill is not None:
+        put_blob(connection, fence.conversation_id, spill.data, spill.media_type, now)
     touch_message(work, run, now)
     described = describe_parts(assistant_id, MessageStatus.STREAMING, (result,))
     effect: JsonObject = {"step": fence.step, "slot": slot, "call_id": result.call_id, "assistant": described}
-    advance(work, run, now, MutationKind.CHECKPOINT, (checkpoint_note(run),), effect)
+    told = (checkpoint_note(run),) if _is_worth_telling(work, assistant_id, fence.step) else ()
+    advance(work, run, now, MutationKind.CHECKPOINT, told, effect)
     return written(work, run, now)
+
+
+def _is_worth_telling(work: Work, assistant_id: str, step: int) -> bool:
+    """Whether watchers are told the draft now that another result is in: whenever their number has doubled, and
+    when it is the last one.
+
+    Telling it for each of many large results would read and send all of them each time.
+    """
+    where = {"conversation_id": work.conversation_id, "message_id": assistant_id, "step": step}
+    row = work.connection.execute(_RESULTS, where).one()
+    done: int = row.results
+    return done == row.calls or done & (done - 1) == 0
 
 
 def _place(fence: Fence, assistant_id: str, slot: int) -> Key:

@@ -21,6 +21,7 @@ from turnlane.records.runs import RunState
 from turnlane.store.content import CONTENT
 from turnlane.store.delivery import AdmissionNote, Note, RunStateNote
 from turnlane.store.describe import describe_effect
+from turnlane.store.entries import unfinished_calls
 from turnlane.store.open_calls import close_calls, lost_result
 from turnlane.store.order import STRIDE, block_of, move_block
 from turnlane.store.rows import (
@@ -219,7 +220,7 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
     """Acquire a queued run. The first time gives it its place in the history and an empty draft.
 
     One that resumes keeps its finished steps and what was prepared for it; calls that its lost lane left
-    open get a result that says so.
+    open get a result that says so, unless they may be run again from what they recorded.
     """
     run = work.run(effect.run_id)
     require(run.state == RunState.QUEUED, "only a queued run can be started", run)
@@ -230,16 +231,25 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
         run.execution_sequence = work.head.version
     else:
         _clear_draft(work, run, from_step=run.steps_done if effect.resumes else 0)
-        if effect.resumes:
-            close_calls(work, run, lost_result)
     run.state = RunState.RUNNING
     run.owner_id, run.fencing_token = effect.owner_id, effect.token
     # A new token counts steps and attempts anew. An attempt left open stays so: its spend is unknown.
     run.fence_step, run.fence_attempt, run.checkpoint_seq = -1, 0, None
     if not effect.resumes:
         run.steps_done, run.prepared, run.fence_model = 0, None, 0
+    else:
+        _take_up_calls(work, run)
     work.touch(run, at)
     return Change((run,), (state_note(run),), describe_effect(effect))
+
+
+def _take_up_calls(work: Work, run: RunRow) -> None:
+    """Leave open the calls of the last kept step that may be run again, under that step's first attempt."""
+    step = run.steps_done - 1
+    left = unfinished_calls(work.connection, work.conversation_id, run.id, run.assistant_message_id, step)
+    if left:
+        run.fence_step, run.fence_attempt = step, 1
+    close_calls(work, run, lost_result, but={(step, call.slot) for call in left})
 
 
 def _clear_draft(work: Work, run: RunRow, from_step: int) -> None:

@@ -21,6 +21,7 @@ from turnlane.records.lane import (
 from turnlane.records.limits import KIB
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
 from turnlane.store.content import CALL
+from turnlane.store.entries import unfinished_calls
 from turnlane.store.protocol import OpenedLane
 from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, select_active
 from turnlane.store.tables import ADMISSION, CONVERSATION, RUN, SEGMENT, ConversationRow, RunRow
@@ -169,19 +170,25 @@ def _progress(connection: Connection, row: RunRow) -> RunProgress:
     """Return where a live run goes on: behind its kept steps, with an attempt that nobody used.
 
     A step without calls is a run's last. When its lane was lost before the run could end, the step is made
-    again in its place; one more behind it would answer twice.
+    again in its place; one more behind it would answer twice. Calls that may be run again are taken up in the
+    step that made them; taking the run up begins a first attempt of it, as far as the fence is concerned.
     """
-    last = {"conversation_id": row.conversation_id, "message_id": row.assistant_message_id, "step": row.steps_done - 1}
+    kept = row.steps_done - 1
+    suspended = unfinished_calls(connection, row.conversation_id, row.id, row.assistant_message_id, kept)
+    last = {"conversation_id": row.conversation_id, "message_id": row.assistant_message_id, "step": kept}
     is_answered = row.steps_done > 0 and connection.execute(_CALLS_OF_STEP, last).first() is None
-    step = row.steps_done - 1 if is_answered else row.steps_done
+    step = kept if is_answered or suspended else row.steps_done
     usage = load_usage(row.usage)
+    attempt = row.fence_attempt + 1 if row.fence_step == step else 1
     return RunProgress(
         run_id=row.id,
         step=step,
-        attempt=row.fence_attempt + 1 if row.fence_step == step else 1,
+        attempt=2 if suspended else attempt,
         input_tokens=0 if usage is None else usage.input_tokens.value or 0,
         output_tokens=0 if usage is None else usage.output_tokens.value or 0,
         model=row.fence_model,
+        # Whatever they waited for may have come while no lane was there to hear of it.
+        suspended=tuple(call.model_copy(update={"suspension": None}) for call in suspended),
     )
 
 

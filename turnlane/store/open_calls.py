@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlalchemy import bindparam, select
 
@@ -24,10 +24,14 @@ _OPEN_CALLS = select(SEGMENT).where(
 ResultOf = Callable[[str, str, bool], ToolResultPart]
 
 
-def close_calls(work: Work, run: RunRow, result_of: ResultOf) -> None:
-    """Give every open call of a run the result that `result_of(call_id, tool_name, was_started)` makes."""
+def close_calls(work: Work, run: RunRow, result_of: ResultOf, *, but: Collection[tuple[int, int]] = ()) -> None:
+    """Give every open call of a run the result that `result_of(call_id, tool_name, was_started)` makes.
+
+    Those at the places (step, slot) of `but` stay open.
+    """
     where = {"conversation_id": work.conversation_id, "message_id": run.assistant_message_id}
-    for row in work.connection.execute(_OPEN_CALLS, where).all():
+    rows = work.connection.execute(_OPEN_CALLS, where).all()
+    for row in (row for row in rows if (row.step, row.slot) not in but):
         result = result_of(row.call_id, row.tool_name, row.started_at is not None)
         change_row(work.connection, SegmentRow, (*where.values(), row.step, row.slot), parts=dump_parts([result]))
 

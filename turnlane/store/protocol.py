@@ -12,6 +12,7 @@ from typing import Protocol
 
 from turnlane.records.admissions import BlobRef, Receipt
 from turnlane.records.base import Json, JsonObject, Name, Payload, RecordId, Timestamp
+from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.events import DurableEvent
 from turnlane.records.lane import LaneHead, LaneRun, RunProgress
 from turnlane.records.ledger import LedgerEvent, LedgerPage
@@ -110,12 +111,26 @@ class CompactionFinish(Payload):
     evidence: JsonObject
 
 
+class NewEvent(Payload):
+    """A ledger event that is appended together with a record. It names and counts, and quotes nothing."""
+
+    kind: Name
+    payload: JsonObject
+
+
 class CallStart(Payload):
     """A tool call as stored: its arguments, whether an earlier try began it, and its result if it has one."""
 
     input: Json
     started_before: bool
     result: ToolResultPart | None = None
+
+
+class Spill(Payload):
+    """What of a tool's output the model is not shown: kept as a blob under an id that follows from it."""
+
+    data: bytes
+    media_type: Name
 
 
 class HistoryStep(Payload):
@@ -290,17 +305,69 @@ class LaneStore(Protocol):
         the conversation was compacted since."""
         ...
 
-    async def begin_call(self, fence: Fence, assistant_message_id: str, slot: int, now: Timestamp) -> CallStart:
+    async def begin_call(
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        slot: int,
+        now: Timestamp,
+        *,
+        durable: SuspendedCall | None = None,
+    ) -> CallStart:
         """Check the fence before a tool's effect and mark the call as begun.
 
-        Raises `StaleFenceError`, with reason `run-interrupted` when an interrupt is requested.
+        With `durable` the call may be run again from what it records, also after its lane was lost; one that
+        was suspended does not count as begun before. Raises `StaleFenceError`, with reason `run-interrupted`
+        when an interrupt is requested.
         """
         ...
 
     async def finish_call(
-        self, fence: Fence, assistant_message_id: str, slot: int, result: ToolResultPart, now: Timestamp
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        slot: int,
+        result: ToolResultPart,
+        now: Timestamp,
+        *,
+        spill: Spill | None = None,
     ) -> Written:
-        """Accept a call's result, once: the first result stands. Fence as in `begin_call`."""
+        """Accept a call's result, once: the first result stands, and only its spill is kept. Fence as in
+        `begin_call`. Watchers are told the draft as it stands, though not for each of many results."""
+        ...
+
+    async def suspend_call(self, fence: Fence, assistant_message_id: str, call: SuspendedCall, now: Timestamp) -> None:
+        """Note that a durable call waits without a worker. Fence as in `begin_call`."""
+        ...
+
+    async def load_entries(self, conversation_id: str, scope: str) -> tuple[DurableEntry, ...]:
+        """Load what a tool call recorded, as it was written."""
+        ...
+
+    async def record_entry(
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        scope: str,
+        entry: DurableEntry,
+        event: NewEvent,
+        now: Timestamp,
+        *,
+        instead_of: str | None = None,
+    ) -> DurableEntry:
+        """Record an entry of a tool call with its ledger event, and return the entry that stands: the first.
+
+        `instead_of` names the text of the entry that this one replaces; another one in its place stands.
+        Fence as in `begin_call`.
+        """
+        ...
+
+    async def deliver(self, conversation_id: str, delivery: Delivery, now: Timestamp) -> bool:
+        """Keep a delivered event, with its ledger event. False when one with another payload came first."""
+        ...
+
+    async def find_delivery(self, conversation_id: str, key: str) -> DurableEntry | None:
+        """Return the event that was delivered under a key."""
         ...
 
     async def load_run_context(self, conversation_id: str, run_id: str) -> RunContext | None:

@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.base import JsonObject
+from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.errors import StoreUnavailableError
 from turnlane.records.events import DurableEvent
 from turnlane.records.lane import LaneRun
@@ -19,7 +20,21 @@ from turnlane.records.messages import Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch
 from turnlane.records.runs import Operation, Run, RunView, Snapshot
 from turnlane.records.steps import Fence
-from turnlane.store import blobs, calls, commit, compacting, fenced, head, history, ledger, lists, reads, work
+from turnlane.store import (
+    blobs,
+    calls,
+    commit,
+    compacting,
+    durable,
+    entries,
+    fenced,
+    head,
+    history,
+    ledger,
+    lists,
+    reads,
+    work,
+)
 from turnlane.store.database import Database, connect
 from turnlane.store.protocol import (
     CallStart,
@@ -29,9 +44,11 @@ from turnlane.store.protocol import (
     ConversationPage,
     HistoryMessage,
     MessagePage,
+    NewEvent,
     OpenedLane,
     RecoverablePage,
     RunContext,
+    Spill,
     StepFinish,
     StepStart,
     StoredBlob,
@@ -147,17 +164,67 @@ class SqlStore:
     async def last_input_tokens(self, conversation_id: str) -> int | None:
         return await self._database.read(lambda connection: compacting.last_input_tokens(connection, conversation_id))
 
-    async def begin_call(self, fence: Fence, assistant_message_id: str, slot: int, now: datetime) -> CallStart:
+    async def begin_call(
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        slot: int,
+        now: datetime,
+        *,
+        durable: SuspendedCall | None = None,
+    ) -> CallStart:
         return await self._database.write(
-            lambda connection: calls.begin_call(connection, fence, assistant_message_id, slot, now)
+            lambda connection: calls.begin_call(connection, fence, assistant_message_id, slot, now, durable)
         )
 
     async def finish_call(
-        self, fence: Fence, assistant_message_id: str, slot: int, result: ToolResultPart, now: datetime
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        slot: int,
+        result: ToolResultPart,
+        now: datetime,
+        *,
+        spill: Spill | None = None,
     ) -> Written:
         return await self._database.write(
-            lambda connection: calls.finish_call(connection, fence, assistant_message_id, slot, result, now)
+            lambda connection: calls.finish_call(connection, fence, assistant_message_id, slot, result, now, spill)
         )
+
+    async def suspend_call(self, fence: Fence, assistant_message_id: str, call: SuspendedCall, now: datetime) -> None:
+        await self._database.write(
+            lambda connection: calls.suspend_call(connection, fence, assistant_message_id, call, now)
+        )
+
+    # --- durable tool bodies --------------------------------------------------------------------
+
+    async def load_entries(self, conversation_id: str, scope: str) -> tuple[DurableEntry, ...]:
+        return await self._database.read(lambda connection: entries.load_entries(connection, conversation_id, scope))
+
+    async def record_entry(
+        self,
+        fence: Fence,
+        assistant_message_id: str,
+        scope: str,
+        entry: DurableEntry,
+        event: NewEvent,
+        now: datetime,
+        *,
+        instead_of: str | None = None,
+    ) -> DurableEntry:
+        return await self._database.write(
+            lambda connection: durable.record_entry(
+                connection, fence, assistant_message_id, scope, entry, event, now, instead_of
+            )
+        )
+
+    async def deliver(self, conversation_id: str, delivery: Delivery, now: datetime) -> bool:
+        return await self._database.write(
+            lambda connection: durable.deliver(connection, conversation_id, delivery, now)
+        )
+
+    async def find_delivery(self, conversation_id: str, key: str) -> DurableEntry | None:
+        return await self._database.read(lambda connection: durable.find_delivery(connection, conversation_id, key))
 
     # --- what a step needs ----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from turnlane.records.admissions import Input, SubmitReply
+    from turnlane.records.durable import Delivery, DeliveryReply
     from turnlane.records.errors import (
         ConversationPurgedError,
         InvalidInputError,
@@ -42,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.workflows.carrying import within
     from turnlane.workflows.control import Control
     from turnlane.workflows.core import LaneCore, Pending
+    from turnlane.workflows.deliveries import Deliveries
     from turnlane.workflows.details import details, run_lines
     from turnlane.workflows.opening import open_lane
     from turnlane.workflows.run_loop import RunLoop
@@ -72,6 +74,7 @@ class ConversationLane:
         self._runs = RunLoop(self._core)
         self._waiting = Waiting(self._core)
         self._control = Control(self._core, self._waiting)
+        self._deliveries = Deliveries(self._core, self._runs.round.heard)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_telling = False
 
@@ -212,7 +215,7 @@ class ConversationLane:
                 conversation_id=core.conversation_id,
                 epoch=core.epoch,
                 head=head,
-                progress=core.progress,
+                progress=self._runs.round.carried(),
                 facts=core.facts,
             )
         )
@@ -350,6 +353,22 @@ class ConversationLane:
     async def purge(self, request: PurgeRequest) -> ControlReply:
         """Delete the conversation for ever, unless it has active runs. The lane ends with it."""
         return await self._control.purge(request)
+
+    @workflow.update(name="deliver")
+    async def deliver(self, delivery: Delivery) -> DeliveryReply:
+        """Keep an event that tool bodies may wait for; the first delivery stands. Answers when it is durable."""
+        return await self._deliveries.deliver(delivery)
+
+    @deliver.validator
+    def _check_delivery(self, delivery: Delivery) -> None:
+        error = self._deliveries.objection(delivery)
+        if error is not None:
+            raise as_failure(error)
+
+    @workflow.signal(name="deliver")
+    async def deliver_signal(self, delivery: Delivery) -> None:
+        """Keep an event, for a caller that cannot wait."""
+        await self._deliveries.deliver_quietly(delivery)
 
     # --- looking --------------------------------------------------------------------------------
 

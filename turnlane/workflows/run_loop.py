@@ -10,13 +10,13 @@ from temporalio import workflow
 
 from turnlane.records.lane import LaneRun, RunProgress, Taken
 from turnlane.records.runs import RunState
-from turnlane.records.steps import Fence, StepEnd, StepOutcome
+from turnlane.records.steps import CallOutcome, CallRef, Fence, StepEnd, StepOutcome
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import MAX_STEPS, abort_end, judged_end, policy_end, step_end
 from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
 from turnlane.workflows.offers import TAKEN_INPUTS, take_offers
-from turnlane.workflows.tool_round import ToolRound
+from turnlane.workflows.tool_round import ToolRound, as_ref, suspended_calls
 
 
 class RunLoop:
@@ -25,7 +25,7 @@ class RunLoop:
     def __init__(self, core: LaneCore) -> None:
         self._core = core
         self._steps = ModelSteps(core)
-        self._round = ToolRound(core)
+        self.round = ToolRound(core)
 
     async def execute(self) -> None:
         """Work on the live run until there is none, or until the lane has to move to a fresh history."""
@@ -35,6 +35,8 @@ class RunLoop:
                 core.settle(run, abort_end(run))
             elif core.continue_as_new_is_urgent:
                 return
+            elif core.progress is not None and core.progress.run_id == run.id and core.progress.suspended:
+                await self._resume_calls(run, core.progress)
             else:
                 await self._step(run)
             await self._durable()
@@ -94,12 +96,31 @@ class RunLoop:
             return
         fence = core.fence(run, progress, outcome.attempt)
         calls = [call for call in outcome.calls if not call.refused]
-        results = await self._round.execute(run, fence, calls)
-        current = self._standing(run)
-        if current is None:
+        results = await self.round.execute(run, fence, calls)
+        await self._go_on(run, fence, calls, results)
+
+    async def _resume_calls(self, run: LaneRun, progress: RunProgress) -> None:
+        """Take up a tool round of which only calls that wait are left."""
+        core = self._core
+        await self._durable()
+        if self._standing(run) is None:
             return
+        core.progress = progress.model_copy(update={"suspended": ()})
+        fence = core.fence(run, progress, progress.attempt - 1)
+        results = await self.round.resume(run, fence, progress.suspended)
+        await self._go_on(run, fence, [as_ref(call) for call in progress.suspended], results)
+
+    async def _go_on(self, run: LaneRun, fence: Fence, calls: list[CallRef], results: list[CallOutcome]) -> None:
+        """Go on to the next step, unless the run has ended or some of its calls still wait."""
+        core = self._core
+        current = self._standing(run)
+        if current is None or core.progress is None:
+            return
+        suspended = suspended_calls(calls, results)
         if any(result.stale for result in results):
-            core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=outcome.attempt)))
+            core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=fence.attempt)))
+        elif suspended:
+            core.progress = core.progress.model_copy(update={"suspended": suspended})
         else:
             await self._next_step(current, fence)
 

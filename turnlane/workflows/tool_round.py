@@ -1,10 +1,15 @@
 """The tool round: the calls that a step asked for, one activity each, in parallel.
 
 Each call ends with exactly one result: its own, or a coded one written for it when its activity left none.
+A call whose body waits has no activity: the lane holds its timer, or waits for its event, and then runs it
+again. While nothing but waiting calls is left of a round, its lane may move to a fresh history.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import workflow
@@ -12,8 +17,10 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from turnlane.records.lane import LaneRun
+from turnlane.records.durable import ANY_EVENT, SuspendedCall, Suspension
+from turnlane.records.lane import LaneRun, RunProgress
 from turnlane.records.messages import ToolOutcome
+from turnlane.records.runs import RunState
 from turnlane.records.steps import CallOutcome, CallRef, CallRequest, Fence, SettleCalls
 from turnlane.workflows.calls import SETTLE_CALLS, store_call
 from turnlane.workflows.core import LaneCore
@@ -24,39 +31,99 @@ TOOL_FAILED = "INTERNAL_ERROR"
 INTERRUPTED = "INTERRUPTED"
 WORKER_SHUTDOWN = "WORKER_SHUTDOWN"
 
+Handle = workflow.ActivityHandle[CallOutcome]
+
+
+@dataclass
+class _Round:
+    """The calls of one round: under which fence, and how many of them are with a worker just now."""
+
+    run: LaneRun
+    fence: Fence
+    working: int = 0
+
 
 class ToolRound:
     """Executes tool calls of live runs."""
 
     def __init__(self, core: LaneCore) -> None:
         self._core = core
+        self._round: _Round | None = None
+        self._delivered: set[str] = set()
 
-    async def execute(self, run: LaneRun, fence: Fence, calls: list[CallRef]) -> list[CallOutcome]:
-        """Run the calls and answer what came of each, in the order given. Afterwards each has its result stored,
-        unless its fence was stale or the run was interrupted."""
-        results = await self._run_calls(run, fence, calls)
+    def heard(self, key: str) -> None:
+        """Wake the calls that wait for this event; one whose body is just going to wait is woken when it does."""
+        self._delivered.add(key)
+
+    def carried(self) -> RunProgress | None:
+        """The progress of the live run for a fresh history: calls whose event has come are to be run at once."""
+        progress = self._core.progress
+        if progress is None or not progress.suspended:
+            return progress
+        suspended = tuple(
+            call.model_copy(update={"suspension": None}) if self._is_delivered(call.suspension) else call
+            for call in progress.suspended
+        )
+        return progress.model_copy(update={"suspended": suspended})
+
+    async def execute(self, run: LaneRun, fence: Fence, calls: Sequence[CallRef]) -> list[CallOutcome]:
+        """Run the calls and answer what came of each, in the order given.
+
+        Afterwards each has its result stored, unless its fence was stale, the run was interrupted, or it is
+        still suspended because its lane has to move to a fresh history.
+        """
+        self._delivered.clear()
+        return await self._execute(run, fence, calls, [None] * len(calls))
+
+    async def resume(self, run: LaneRun, fence: Fence, suspended: Sequence[SuspendedCall]) -> list[CallOutcome]:
+        """Go on with calls that an earlier history of the lane, or an earlier lane, left suspended."""
+        calls = [as_ref(call) for call in suspended]
+        return await self._execute(run, fence, calls, [call.suspension or Suspension() for call in suspended])
+
+    async def _execute(
+        self, run: LaneRun, fence: Fence, calls: Sequence[CallRef], waits: Sequence[Suspension | None]
+    ) -> list[CallOutcome]:
+        self._core.activities_of = run.id
+        self._core.activities = []
+        self._round = _Round(run, fence)
+        try:
+            handles = [
+                self._start_call(call) if wait is None else None for call, wait in zip(calls, waits, strict=True)
+            ]
+            drives = [self._drive(*work) for work in zip(calls, handles, waits, strict=True)]
+            results = await asyncio.gather(*drives)
+        finally:
+            self._core.activities = []
+            self._round = None
         await self._close_lost_calls(run, fence, calls, results)
         return results
 
-    async def _run_calls(self, run: LaneRun, fence: Fence, calls: list[CallRef]) -> list[CallOutcome]:
-        core = self._core
-        core.activities = [self._start_call(run, fence, call) for call in calls]
-        core.activities_of = run.id
-        try:
-            return [await self._call_result(handle, call) for handle, call in zip(core.activities, calls, strict=True)]
-        finally:
-            core.activities = []
+    # --- one call -------------------------------------------------------------------------------
 
-    def _start_call(self, run: LaneRun, fence: Fence, call: CallRef) -> workflow.ActivityHandle[CallOutcome]:
+    async def _drive(self, call: CallRef, handle: Handle | None, wait: Suspension | None) -> CallOutcome:
+        """Run a call, and again whenever what its body waits for has come; what came of it in the end."""
+        while True:
+            if handle is not None:
+                outcome = await self._call_result(handle, call)
+                if outcome.suspended is None:
+                    return outcome
+                wait = outcome.suspended
+            if wait is None or not await self._has_come(wait):
+                return _unfinished(call, wait)
+            handle = self._start_call(call, wait.tried)
+
+    def _start_call(self, call: CallRef, tried: int = 0) -> Handle:
+        current = self._current
         request = CallRequest(
             agent=self._core.head.agent or "",
-            fence=fence,
-            assistant_message_id=run.assistant_message_id,
+            fence=current.fence,
+            assistant_message_id=current.run.assistant_message_id,
             call_id=call.call_id,
             tool_name=call.tool_name,
             slot=call.slot,
+            tried=tried,
         )
-        handle: workflow.ActivityHandle[CallOutcome] = workflow.start_activity(
+        handle: Handle = workflow.start_activity(
             call.tool_name,
             request,
             result_type=CallOutcome,
@@ -64,18 +131,68 @@ class ToolRound:
             heartbeat_timeout=timedelta(seconds=self._core.settings.heartbeat_seconds),
             retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=call.max_attempts),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=f"step {fence.step + 1}",
+            summary=f"step {current.fence.step + 1}",
         )
+        current.working += 1
+        self._core.activities.append(handle)
         return handle
 
-    async def _call_result(self, handle: workflow.ActivityHandle[CallOutcome], call: CallRef) -> CallOutcome:
+    async def _call_result(self, handle: Handle, call: CallRef) -> CallOutcome:
         try:
-            return await handle
+            outcome = await handle
         except ActivityError as error:
-            return CallOutcome(call_id=call.call_id, outcome=ToolOutcome.ERROR, code=_call_error(error), stored=False)
+            code = _call_error(error)
+            outcome = CallOutcome(call_id=call.call_id, outcome=ToolOutcome.ERROR, code=code, stored=False)
+        # Not in a `finally`: a workflow that leaves a worker's cache is torn down when there is no round any more.
+        self._current.working -= 1
+        self._core.activities.remove(handle)
+        return outcome
+
+    @property
+    def _current(self) -> _Round:
+        if self._round is None:
+            raise AssertionError("no tool round is under way")
+        return self._round
+
+    # --- waiting without a worker ---------------------------------------------------------------
+
+    async def _has_come(self, wait: Suspension) -> bool:
+        """Wait for what a body waits for. False when the run was asked to stop, or the lane has to move, first."""
+        seconds = self._seconds_left(wait)
+        if seconds is not None and seconds <= 0:
+            return not self._has_stopped()
+        try:
+            await workflow.wait_condition(
+                lambda: self._is_delivered(wait) or self._has_stopped() or self._must_move(),
+                timeout=seconds,
+                timeout_summary="a tool sleeps",
+            )
+        except TimeoutError:
+            return not self._has_stopped()
+        return self._is_delivered(wait) and not self._has_stopped()
+
+    def _seconds_left(self, wait: Suspension) -> float | None:
+        """Until its time has come; None for a body that waits for events alone, however long they take."""
+        if wait.resume_at is not None:
+            return (wait.resume_at - workflow.now()).total_seconds()
+        return None if wait.waits_for else 0.0
+
+    def _is_delivered(self, wait: Suspension | None) -> bool:
+        delivered, keys = self._delivered, wait.waits_for if wait is not None else ()
+        return any(key in delivered or (key == ANY_EVENT and bool(delivered)) for key in keys)
+
+    def _has_stopped(self) -> bool:
+        core = self._core
+        fresh = core.fresh(self._current.run)
+        return core.outbox.lost is not None or fresh is None or fresh.state is not RunState.RUNNING
+
+    def _must_move(self) -> bool:
+        return self._current.working == 0 and self._core.continue_as_new_is_urgent
+
+    # --- closing --------------------------------------------------------------------------------
 
     async def _close_lost_calls(
-        self, run: LaneRun, fence: Fence, calls: list[CallRef], results: list[CallOutcome]
+        self, run: LaneRun, fence: Fence, calls: Sequence[CallRef], results: Sequence[CallOutcome]
     ) -> None:
         """Give every call that ended without a result of its own a coded one, so that each has exactly one."""
         core = self._core
@@ -86,6 +203,37 @@ class ToolRound:
             if lost:
                 request = SettleCalls(fence=fence, assistant_message_id=run.assistant_message_id, calls=lost, code=code)
                 await store_call(SETTLE_CALLS, request, bool, core.settings, core.outage)
+
+
+def suspended_calls(calls: Sequence[CallRef], results: Sequence[CallOutcome]) -> tuple[SuspendedCall, ...]:
+    """The calls of a round that still wait, as their lane carries them."""
+    return tuple(
+        SuspendedCall(
+            call_id=call.call_id,
+            tool_name=call.tool_name,
+            slot=call.slot,
+            max_attempts=call.max_attempts,
+            seconds=call.seconds,
+            suspension=result.suspended,
+        )
+        for call, result in zip(calls, results, strict=True)
+        if result.suspended is not None
+    )
+
+
+def as_ref(call: SuspendedCall) -> CallRef:
+    """A suspended call, as its step told of it."""
+    return CallRef(
+        call_id=call.call_id,
+        tool_name=call.tool_name,
+        slot=call.slot,
+        max_attempts=call.max_attempts,
+        seconds=call.seconds,
+    )
+
+
+def _unfinished(call: CallRef, wait: Suspension | None) -> CallOutcome:
+    return CallOutcome(call_id=call.call_id, outcome=ToolOutcome.INTERRUPTED, stored=False, suspended=wait)
 
 
 def _call_error(error: ActivityError) -> str:

@@ -1,0 +1,52 @@
+"""Deliveries: events from outside that tool bodies wait for. Kept in the store, then told to the round under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from temporalio import workflow
+
+from turnlane.records.base import canonical_json
+from turnlane.records.durable import PAYLOAD_BYTES, DeliverEvent, Delivery, DeliveryReply
+from turnlane.records.errors import ConversationPurgedError, InputTooLargeError, TurnlaneError
+from turnlane.workflows.calls import as_failure, store_call
+from turnlane.workflows.core import LaneCore
+
+DELIVER = "deliver"
+
+
+class Deliveries:
+    """Takes what is delivered to a lane. `heard` is told the key of each event once it is durable."""
+
+    def __init__(self, core: LaneCore, heard: Callable[[str], None]) -> None:
+        self._core = core
+        self._heard = heard
+
+    def objection(self, delivery: Delivery) -> TurnlaneError | None:
+        """What is wrong with a delivery whatever the store says."""
+        size = len(canonical_json(delivery.payload).encode())
+        if size > PAYLOAD_BYTES:
+            return InputTooLargeError("the payload of an event is too large", limit=PAYLOAD_BYTES, size=size)
+        if self._core.head.purged:
+            return ConversationPurgedError("the conversation was purged")
+        return None
+
+    async def deliver(self, delivery: Delivery) -> DeliveryReply:
+        """Keep an event; the first delivery stands. Answers when it is durable."""
+        core = self._core
+        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
+        error = self.objection(delivery)
+        if error is not None:
+            raise as_failure(error)
+        request = DeliverEvent(conversation_id=core.conversation_id, delivery=delivery)
+        try:
+            reply = await store_call(DELIVER, request, DeliveryReply, core.settings, core.outage)
+        except TurnlaneError as refused:
+            raise as_failure(refused) from refused
+        self._heard(delivery.key)
+        return reply
+
+    async def deliver_quietly(self, delivery: Delivery) -> None:
+        """The same for a caller that gets no answer: what cannot be kept is not kept."""
+        if self.objection(delivery) is None:
+            await self.deliver(delivery)
