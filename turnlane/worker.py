@@ -73,6 +73,7 @@ def build_worker(
             work.find_run,
             work.settle_calls,
             work.prepare_admissions,
+            work.check_model,
             steps.provider_step,
             calls.tool_call,
             Judging(store, by_name).judge_boundary,

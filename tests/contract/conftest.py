@@ -30,6 +30,7 @@ from turnlane.records.mutations import (
     Absorption,
     AdmitInput,
     AppendEvent,
+    ChooseModel,
     CommitBatch,
     CommitOutcome,
     CompactRange,
@@ -207,6 +208,9 @@ class Lane:
     def seed(self, key: str, *message_ids: str) -> Mutation:
         messages = tuple(self.message(name, text=name) for name in message_ids)
         return self.mutation(MutationKind.SEED, SeedInputs(seed_key=key, messages=messages))
+
+    def choose_model(self, key: str | None) -> Mutation:
+        return self.mutation(MutationKind.MODEL, ChooseModel(model=key))
 
     def purge(self) -> Mutation:
         return self.mutation(MutationKind.PURGE, PurgeConversation())

@@ -105,7 +105,7 @@ class Stage:
     def agent(self, **options: Any) -> Agent:
         """An agent with this model that stores its draft after every piece of text."""
         settings: dict[str, Any] = {"name": "actor", "checkpoint_every": 1, "idle_timeout": None, **options}
-        return Agent(model=ScriptedModel(script=_silent), **settings)
+        return Agent(**{"model": ScriptedModel(script=_silent), **settings})
 
     async def stream(self, request: ProviderRequest) -> AsyncIterator[StreamPart]:
         """Make a call for the test to see."""

@@ -20,6 +20,7 @@ from turnlane.records.commands import (
     Recover,
     Refusal,
     Seed,
+    SetModel,
     Settle,
 )
 from turnlane.records.lane import AbortReason, HeadReceipt
@@ -100,6 +101,8 @@ COMMANDS: list[Command] = [
     Compact(expected_version=2, message_ids=("in-a",), summary=message("s")),
     Seed(seed_key="k", messages=()),
     Seed(seed_key="k", messages=(message("s"),)),
+    SetModel(model="deep"),
+    SetModel(model=None),
     Purge(),
     Purge(expected_version=-1),
     Note(kind="retry/started", payload={"any": [None, 1.5, "x"]}),

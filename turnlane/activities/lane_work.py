@@ -11,6 +11,7 @@ from temporalio import activity
 
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
+from turnlane.activities.resolving import preflight
 from turnlane.agent.agent import Agent, PolicyContext
 from turnlane.records.admissions import BlobRef, Input, Policy, Terminal
 from turnlane.records.base import JsonObject, canonical_json
@@ -18,6 +19,7 @@ from turnlane.records.errors import (
     AgentMismatchError,
     InputTooLargeError,
     InvalidInputError,
+    ModelRefusedError,
     PolicyFailedError,
     RecordIdCollisionError,
     StaleFenceError,
@@ -47,6 +49,7 @@ from turnlane.records.mutations import (
 from turnlane.records.runs import RunView
 from turnlane.records.steps import (
     KnownReceipt,
+    ModelCheck,
     PrepareAdmissions,
     PreparedAdmissions,
     RefusedInput,
@@ -199,9 +202,22 @@ class LaneWork:
             run_state=view.run.state,
         )
 
+    @activity.defn(name="check_model")
+    @as_failures
+    async def check_model(self, request: ModelCheck) -> bool:
+        """Return True if the conversation's agent has a model of this key. Raises `ModelRefusedError` otherwise."""
+        agent = self._named(request.agent)
+        if agent is None:
+            raise UnknownAgentError("no agent of this name is served here; name one that a worker serves")
+        if agent.models is None or request.model not in agent.models:
+            raise ModelRefusedError("the agent has no model of this key", key=request.model, reason="unknown-model")
+        return True
+
     def _agent_of(self, request: PrepareAdmissions, item: Input) -> Agent | None:
         """The agent an input is for: the one it names, the conversation's, or the only one there is."""
-        name = request.agent or item.agent
+        return self._named(request.agent or item.agent)
+
+    def _named(self, name: str | None) -> Agent | None:
         if name is None and len(self._agents) == 1:
             return next(iter(self._agents.values()))
         return self._agents.get(name or "")
@@ -214,15 +230,17 @@ class LaneWork:
             raise UnknownAgentError("no agent of this name is served here; name one that a worker serves")
         _check_object("context", item.context, agent.context, agent.limits.metadata_bytes)
         _check_object("metadata", item.metadata, agent.metadata, agent.limits.metadata_bytes)
-        await self._check_content(request.conversation_id, item, agent)
+        parts = await self._check_content(request.conversation_id, item, agent)
+        await preflight(agent, request, item, parts)
         await self._check_ids(request.conversation_id, item)
         return _policy(agent, request, item)
 
-    async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> None:
+    async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> tuple[InputPart, ...]:
         parts = item.content
         if item.blob is not None:
             parts = await self._blob_parts(conversation_id, item.blob, agent)
         await check_files(self._store, conversation_id, parts, agent.limits.files)
+        return parts
 
     async def _blob_parts(self, conversation_id: str, blob: BlobRef, agent: Agent) -> tuple[InputPart, ...]:
         if blob.size > agent.limits.input_text_bytes:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from turnlane.activities.failing import ApplicationFailedError, persist
 from turnlane.activities.projection import project
 from turnlane.activities.prompt_check import check_prompt
+from turnlane.activities.resolving import model_of
 from turnlane.activities.turn import make_turn, plain_turn
 from turnlane.agent.agent import Agent
 from turnlane.agent.models import Model
@@ -59,14 +60,17 @@ class Preparation:
         turn, is_new = await self._turn(run)
         prompt = self._project(turn, await self._load_history())
         self._check(prompt)
-        return Prepared(model=self._model(), prompt=prompt, run=run, turn=turn if is_new else None)
+        model = self._model(turn)
+        return Prepared(model=model, prompt=prompt, run=run, turn=turn if is_new else None)
 
     # --- the run's turn ---------------------------------------------------------------------------
 
-    def _model(self) -> Model:
-        """The model that speaks: the agent's own, or the fallback that took the run over."""
-        models = self._agent.models
-        return models[min(self._request.model, len(models) - 1)]
+    def _model(self, turn: PreparedTurn) -> Model:
+        """The model that speaks: the turn's, or the fallback that took the run over."""
+        fallbacks = self._agent.fallbacks
+        if self._request.model and fallbacks:
+            return fallbacks[min(self._request.model, len(fallbacks)) - 1]
+        return model_of(self._agent, turn)
 
     async def _load_run(self) -> RunContext | None:
         """The run, where something depends on it: what is prepared of it, attempts before this one."""

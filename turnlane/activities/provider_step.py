@@ -122,7 +122,7 @@ class _Step:
         self._publisher = Publisher(bus, fence, "model", fence.attempt, utc_now)
         self._draft = Draft(agent)
         self._progress = _Progress()
-        self._model = agent.model
+        self._model = agent.own_model
         self._operation = Operation(
             operation_id=f"{fence.run_id[:200]}:{fence.token}:{fence.step}:{fence.attempt}",
             kind=OperationKind.MODEL_REQUEST,

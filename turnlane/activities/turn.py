@@ -6,6 +6,7 @@ import inspect
 import logging
 
 from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.resolving import resolve_model
 from turnlane.agent.agent import Agent, PromptContext
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import SystemText
@@ -23,7 +24,8 @@ def plain_turn(agent: Agent) -> PreparedTurn:
 
 async def make_turn(agent: Agent, run: RunContext) -> PreparedTurn:
     """Make the turn of a run. Raises ApplicationFailedError for what the agent's functions do wrong."""
-    return PreparedTurn(instructions=(SystemText(text=await _instructions(agent, run)),))
+    model = await resolve_model(agent, run)
+    return PreparedTurn(instructions=(SystemText(text=await _instructions(agent, run)),), model=model)
 
 
 async def _instructions(agent: Agent, run: RunContext) -> str:

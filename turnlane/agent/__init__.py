@@ -20,6 +20,7 @@ from turnlane.agent.history import (
     ProviderFile,
     resolve_reference,
 )
+from turnlane.agent.model_choice import ModelContext, ModelQuestion
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel, ScriptedModel
 from turnlane.agent.prices import Prices
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
@@ -38,7 +39,9 @@ __all__ = [
     "FileUrl",
     "HistoryOptions",
     "Model",
+    "ModelContext",
     "ModelDescriptor",
+    "ModelQuestion",
     "ModelRegistry",
     "OpenAIChatModel",
     "OpenAIModel",

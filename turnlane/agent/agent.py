@@ -13,11 +13,14 @@ from turnlane.agent.approvals import Approvals
 from turnlane.agent.call_hooks import BeforeCall, CallHooks, CallReturned, CallStarted
 from turnlane.agent.files import PersistFile
 from turnlane.agent.history import HistoryOptions
+from turnlane.agent.model_choice import Preflight, ResolveModel, check_choice
 from turnlane.agent.models import Model
+from turnlane.agent.registry import ModelDescriptor, ModelRegistry
 from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.base import JsonObject
+from turnlane.records.errors import ModelRefusedError
 from turnlane.records.lane import AgentFacts, RetryFacts
 from turnlane.records.limits import Limits
 
@@ -61,11 +64,15 @@ class Agent:
     `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again.
     `stop_when` are conditions under which a run ends behind a round of tool calls; `accept` judges the answer of
     a run that would complete. `before_call` may refuse a tool call or replace its arguments; `call_started` and
-    `call_returned` are told of each try of one. Raises ValueError for names that cannot work.
+    `call_returned` are told of each try of one.
+
+    With `models`, `model` may be the key of one and a conversation may choose another; `preflight` may refuse an
+    input before it is admitted, and `resolve_model` decides on the model of each run. Raises ValueError for names
+    that cannot work.
     """
 
     name: str
-    model: Model
+    model: Model | str
     instructions: Instructions = ""
     tools: Sequence[Tool] = ()
     policy: Policy | PolicyFunction = Policy.QUEUE
@@ -86,6 +93,9 @@ class Agent:
     before_call: BeforeCall | None = None
     call_started: CallStarted | None = None
     call_returned: CallReturned | None = None
+    models: ModelRegistry | None = None
+    preflight: Preflight | None = None
+    resolve_model: ResolveModel | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -94,6 +104,7 @@ class Agent:
             raise ValueError("max_steps and checkpoint_every are at least 1")
         if self.idle_timeout is not None and self.idle_timeout <= 0:
             raise ValueError("idle_timeout is positive, or None for no deadline")
+        check_choice(self.model, self.models, self.preflight, self.resolve_model)
         names = [tool.name for tool in self.tools]
         if len(set(names)) != len(names):
             raise ValueError(f"agent {self.name!r} has two tools of one name")
@@ -113,19 +124,45 @@ class Agent:
         return self.approvals
 
     @property
+    def has_tools(self) -> bool:
+        """Whether its model must be able to call tools."""
+        return bool(self.tools)
+
+    @property
+    def own_model(self) -> Model:
+        """The model of a run for which nobody chose another."""
+        return self.model_under(None)
+
+    @property
+    def model_key(self) -> str | None:
+        """The key of the agent's own model, if it has a registry."""
+        if isinstance(self.model, str) or self.models is None:
+            return self.model if isinstance(self.model, str) else None
+        return self.models.key_of(self.model)
+
+    def described(self, key: str | None) -> ModelDescriptor | None:
+        """What is known of the model under a key, None for the agent's own; None without a registry."""
+        named = key if key is not None else self.model_key
+        return self.models.descriptor(named) if self.models is not None and named is not None else None
+
+    def model_under(self, key: str | None) -> Model:
+        """The model under a key, None for the agent's own. Raises `ModelRefusedError` for a key that is not there."""
+        if key is None and isinstance(self.model, Model):
+            return self.model
+        described = self.described(key)
+        if described is None:
+            raise ModelRefusedError("the agent has no registry of models", key=key, reason="unknown-model")
+        return described.model
+
+    @property
     def prepares(self) -> bool:
         """Whether something is prepared once for each run, and kept with it: constant instructions are not."""
-        return not isinstance(self.instructions, str)
+        return not isinstance(self.instructions, str) or self.models is not None
 
     @cached_property
     def stop_policies(self) -> tuple[StopPolicy, ...]:
         """The named conditions of `stop_when`, in order."""
         return stop_policies(self.stop_when)
-
-    @property
-    def models(self) -> tuple[Model, ...]:
-        """The models that speak for this agent: its own, then its fallbacks."""
-        return (self.model, *self.fallbacks)
 
     @property
     def call_hooks(self) -> CallHooks:
@@ -134,7 +171,7 @@ class Agent:
 
     @property
     def _checks_nothing(self) -> bool:
-        return self.context is None and self.metadata is None
+        return self.context is None and self.metadata is None and self.models is None and self.preflight is None
 
     @cached_property
     def facts(self) -> AgentFacts:

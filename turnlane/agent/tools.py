@@ -42,6 +42,7 @@ RESERVED_TOOL_NAMES = frozenset(
         "load_queue",
         "find_run",
         "provider_step",
+        "check_model",
         "settle_calls",
         "open_answers",
         "judge_boundary",

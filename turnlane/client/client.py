@@ -39,7 +39,7 @@ from turnlane.records.errors import (
     WorkersUnavailableError,
 )
 from turnlane.records.events import Event
-from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunLine, RunRequest
+from turnlane.records.lane import AbandonRequest, ControlReply, ModelRequest, PurgeRequest, RunLine, RunRequest
 from turnlane.records.limits import Limits
 from turnlane.records.messages import InputPart, Role
 from turnlane.records.runs import Run, RunView, Snapshot
@@ -284,6 +284,19 @@ class Turnlane:
         """Delete the conversation for ever. Raises `ConversationActiveError` while it has active runs."""
         asked = request(PurgeRequest, expected_version=expected_version)
         return await self._lanes.control(conversation_id, "purge", asked, ControlReply)
+
+    async def choose_model(self, conversation_id: str, model: str | None, *, agent: str | None = None) -> ControlReply:
+        """Choose the model of the runs to come by its key in the agent's registry; None is the agent's own again.
+
+        A run in flight keeps the model it has. `agent` says whose key it is while the conversation has no agent.
+        Raises `ModelRefusedError` for a key that the agent does not have.
+        """
+        asked = request(ModelRequest, model=model, agent=agent)
+        return await self._lanes.control(conversation_id, "choose_model", asked, ControlReply)
+
+    async def chosen_model(self, conversation_id: str, *, tenant: str | None = None) -> str | None:
+        """The key of the model that the conversation chose; None for the agent's own."""
+        return await self._reads_of(conversation_id).load_model(conversation_id, tenant=tenant)
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -120,6 +120,13 @@ class Purge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetModel:
+    """Choose the model of the runs to come by its key, or the agent's own with None."""
+
+    model: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """Append a ledger event that changes nothing."""
 
@@ -127,7 +134,7 @@ class Note:
     payload: JsonObject
 
 
-Command = Accept | Acquire | Interrupt | Cancel | Recover | Settle | Compact | Seed | Purge | Note
+Command = Accept | Acquire | Interrupt | Cancel | Recover | Settle | Compact | Seed | Purge | SetModel | Note
 
 
 class RefusalCode(StrEnum):

@@ -92,7 +92,8 @@ class LaneHead(Payload):
     `version` is the store's counter as last heard, `seq` the lane's own counter of mutations,
     `order` the admission counter. `runs` holds every active run, in queue order: the live one first,
     started before unstarted, urgent before ordinary, then by admission. `approvals` are the latest ones
-    that wait for an answer.
+    that wait for an answer. `model` is the key of the model
+    that the conversation chose.
     """
 
     conversation_id: RecordId
@@ -106,6 +107,7 @@ class LaneHead(Payload):
     receipts: tuple[HeadReceipt, ...] = ()
     receipts_complete: bool = True
     approvals: tuple[AskedApproval, ...] = ()
+    model: Name | None = None
 
     def run(self, run_id: str) -> LaneRun | None:
         """The active run with this id, if there is one."""
@@ -287,6 +289,16 @@ class AbandonRequest(Payload):
     run_id: RecordId
     expected_revision: int
     stale_owner: bool
+
+
+class ModelRequest(Payload):
+    """Choose the model of the runs to come by its key; None goes back to the agent's own.
+
+    `agent` says whose key it is, for a conversation that has no agent yet.
+    """
+
+    model: Name | None = None
+    agent: Name | None = None
 
 
 class PurgeRequest(Payload):

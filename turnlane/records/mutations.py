@@ -114,6 +114,13 @@ class PurgeConversation(Payload):
     type: Literal["purge-conversation"] = "purge-conversation"
 
 
+class ChooseModel(Payload):
+    """Keep the key of the model for the runs to come; None is the agent's own."""
+
+    type: Literal["choose-model"] = "choose-model"
+    model: Name | None = None
+
+
 class AppendEvent(Payload):
     """Append a ledger event that changes no record; the version stays."""
 
@@ -131,6 +138,7 @@ Effect = Annotated[
     | CompactRange
     | SeedInputs
     | PurgeConversation
+    | ChooseModel
     | AppendEvent,
     Field(discriminator="type"),
 ]
@@ -148,6 +156,7 @@ class MutationKind(StrEnum):
     COMPACT = "compact"
     SEED = "seed"
     PURGE = "purge"
+    MODEL = "model"
     NOTE = "note"
     CHECKPOINT = "checkpoint"
     OPERATION = "operation"

@@ -214,6 +214,15 @@ class PrepareAdmissions(Payload):
     inputs: Annotated[tuple[Input, ...], Field(min_length=1)]
     probe: tuple[bool, ...]
     has_live_run: bool = False
+    model: Name | None = None
+
+
+class ModelCheck(Payload):
+    """Ask whether a conversation's agent has a model of this key. No agent means the only one there is."""
+
+    conversation_id: RecordId
+    agent: Name | None = None
+    model: Name
 
 
 class KnownReceipt(Payload):

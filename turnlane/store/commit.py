@@ -19,6 +19,7 @@ from turnlane.records.ledger import LedgerKind
 from turnlane.records.mutations import (
     AdmitInput,
     AppendEvent,
+    ChooseModel,
     CommitBatch,
     CommitOutcome,
     CommitReply,
@@ -32,7 +33,7 @@ from turnlane.records.mutations import (
     SettleRun,
     StartRun,
 )
-from turnlane.store.curate import compact, erase, seed
+from turnlane.store.curate import choose_model, compact, erase, seed
 from turnlane.store.delivery import Told, load_notes, make_events
 from turnlane.store.effects import Change, admit, request_interrupt, requeue, start
 from turnlane.store.protocol import Committed
@@ -152,6 +153,8 @@ def _change(work: Work, mutation: Mutation) -> Change | None:
             return settle(work, effect, at)
         case CompactRange():
             return compact(work, effect, at)
+        case ChooseModel():
+            return choose_model(work, effect)
         case _:
             raise StoreIntegrityError("an effect that this release does not know", kind=mutation.kind.value)
 

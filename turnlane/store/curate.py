@@ -12,7 +12,7 @@ from turnlane.records.compaction import CompactedRange
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, Role
-from turnlane.records.mutations import CompactRange, MutationKind, SeedInputs
+from turnlane.records.mutations import ChooseModel, CompactRange, MutationKind, SeedInputs
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.records.turns import Seed
 from turnlane.store.describe import describe_effect
@@ -121,6 +121,12 @@ def _plant(work: Work, effect: SeedInputs) -> Change:
     work.head.first_position -= len(effect.messages)
     for offset, message in enumerate(effect.messages):
         insert_message(work, message, work.head.first_position + offset, 0, None)
+    return Change((), (), describe_effect(effect))
+
+
+def choose_model(work: Work, effect: ChooseModel) -> Change:
+    """Keep the key of the model for the runs to come."""
+    work.head.model = effect.model
     return Change((), (), describe_effect(effect))
 
 

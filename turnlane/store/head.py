@@ -89,6 +89,7 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
         runs=runs,
         receipts=receipts,
         receipts_complete=complete,
+        model=row.model,
     )
     live = next((run for run in active if run.state in LIVE_STATES), None)
     return OpenedLane(

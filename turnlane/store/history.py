@@ -49,7 +49,7 @@ _OWN_MESSAGE = select(RUN.c.assistant_message_id).where(
 )
 
 _RUN_AND_CONVERSATION = (
-    select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant)
+    select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant, CONVERSATION.c.model)
     .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
     .where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
 )
@@ -163,4 +163,5 @@ def load_run_context(connection: Connection, conversation_id: str, run_id: str) 
         context=load_object(found.context),
         metadata=load_object(metadata),
         prepared=None if found.prepared is None else PreparedTurn.model_validate_json(found.prepared),
+        model=found.model,
     )

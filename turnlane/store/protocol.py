@@ -154,7 +154,7 @@ class HistoryMessage(Payload):
 
 
 class RunContext(Payload):
-    """What a provider step or a tool call needs to know of its run."""
+    """What a provider step or a tool call needs to know of its run. `model` is the key that its conversation chose."""
 
     run: Run
     agent: Name
@@ -162,6 +162,7 @@ class RunContext(Payload):
     context: JsonObject | None
     metadata: JsonObject | None
     prepared: PreparedTurn | None = None
+    model: Name | None = None
 
 
 class MessagePage(Payload):
@@ -411,6 +412,10 @@ class StoreReads(Protocol):
 
     async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
         """Return one run, with its answer once it has ended."""
+        ...
+
+    async def load_model(self, conversation_id: str, *, tenant: str | None = None) -> str | None:
+        """Return the key of the model that the conversation chose; None for the agent's own."""
         ...
 
     async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:

@@ -71,6 +71,12 @@ def load_run(connection: Connection, conversation_id: str, run_id: str, tenant: 
     )
 
 
+def load_model(connection: Connection, conversation_id: str, tenant: str | None) -> str | None:
+    """Return the key of the model that the conversation chose, if it chose one."""
+    head = find_visible(connection, conversation_id, tenant)
+    return None if head is None else head.model
+
+
 def list_active_runs(connection: Connection, conversation_id: str, tenant: str | None) -> tuple[Run, ...]:
     """Return the active runs in queue order."""
     if find_visible(connection, conversation_id, tenant) is None:

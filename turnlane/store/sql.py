@@ -267,6 +267,9 @@ class SqlStore:
     async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
         return await self._database.read(lambda connection: reads.load_run(connection, conversation_id, run_id, tenant))
 
+    async def load_model(self, conversation_id: str, *, tenant: str | None = None) -> str | None:
+        return await self._database.read(lambda connection: reads.load_model(connection, conversation_id, tenant))
+
     async def list_active_runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
         return await self._database.read(lambda connection: reads.list_active_runs(connection, conversation_id, tenant))
 

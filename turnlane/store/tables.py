@@ -54,7 +54,7 @@ class ConversationRow(StoreTable, table=True):
     A row with version 0 only reserves an epoch; every read takes it for unknown. `ledger_seq`,
     `lane_seq` and `last_order` name the last one given; `next_position` and `first_position` bound the
     positions given to messages, from below exclusively and from above inclusively. `spent` is the usage
-    of all ended runs, NULL while nobody has summed it.
+    of all ended runs, NULL while nobody has summed it. `model` is the key of the model that it chose.
     """
 
     __tablename__ = "turnlane_conversation"
@@ -75,6 +75,7 @@ class ConversationRow(StoreTable, table=True):
     first_position: int = _count(default=0)
     last_order: int = _count(default=0)
     spent: str | None = _json(default=None)
+    model: str | None = _name(default=None)
     created_at: datetime = _time()
     updated_at: datetime = _time()
 

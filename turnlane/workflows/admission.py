@@ -144,6 +144,7 @@ class Admissions:
             inputs=tuple(pending.input for pending in batch),
             probe=tuple(self._must_probe(pending) for pending in batch),
             has_live_run=core.head.live is not None,
+            model=core.head.model,
         )
         prepared = await store_call(PREPARE_ADMISSIONS, request, PreparedAdmissions, core.settings, core.outage)
         core.facts = prepared.facts or core.facts

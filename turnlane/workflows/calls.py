@@ -18,6 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from turnlane.records.errors import FinalError, TurnlaneError, error_for
 from turnlane.records.lane import LaneSettings
 
+CHECK_MODEL = "check_model"
 COMMIT = "commit"
 FIND_RUN = "find_run"
 JUDGE_BOUNDARY = "judge_boundary"

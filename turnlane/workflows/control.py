@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from temporalio import workflow
 
-from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode
+from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode, SetModel
 from turnlane.records.errors import InvalidInputError, RunConflictError, TurnlaneError
-from turnlane.records.lane import AbandonRequest, ControlReply, PurgeRequest, RunRequest
+from turnlane.records.lane import AbandonRequest, ControlReply, ModelRequest, PurgeRequest, RunRequest
 from turnlane.records.mutations import Landing
 from turnlane.records.runs import RunState
+from turnlane.records.steps import ModelCheck
 from turnlane.workflows.admission import error_of
-from turnlane.workflows.calls import as_failure
+from turnlane.workflows.calls import CHECK_MODEL, as_failure, store_call
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.decisions import Decision
 from turnlane.workflows.waiting import Waiting
@@ -58,6 +59,21 @@ class Control:
     async def purge(self, request: PurgeRequest) -> ControlReply:
         """Delete the conversation for ever."""
         return await self._carry_out(Purge(expected_version=request.expected_version), None)
+
+    async def choose_model(self, request: ModelRequest) -> ControlReply:
+        """Choose the model of the runs to come, if the conversation's agent has it."""
+        await self._opened()
+        if request.model is not None and self._core.outbox.lost is None:
+            await self._check_model(request.model, request.agent)
+        return await self._carry_out(SetModel(model=request.model), None)
+
+    async def _check_model(self, key: str, agent: str | None) -> None:
+        core = self._core
+        check = ModelCheck(conversation_id=core.conversation_id, agent=core.head.agent or agent, model=key)
+        try:
+            await store_call(CHECK_MODEL, check, bool, core.settings, core.outage)
+        except TurnlaneError as error:
+            raise as_failure(error) from error
 
     def _live_id(self) -> str | None:
         live = self._core.head.live

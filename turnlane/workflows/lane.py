@@ -32,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
         LaneHead,
         LaneReport,
         LaneStart,
+        ModelRequest,
         PurgeRequest,
         RunLine,
         RunRequest,
@@ -369,6 +370,11 @@ class ConversationLane:
     async def deliver_signal(self, delivery: Delivery) -> None:
         """Keep an event, for a caller that cannot wait."""
         await self._deliveries.deliver_quietly(delivery)
+
+    @workflow.update(name="choose_model")
+    async def choose_model(self, request: ModelRequest) -> ControlReply:
+        """Choose the model of the runs to come by its key."""
+        return await self._control.choose_model(request)
 
     # --- looking --------------------------------------------------------------------------------
 

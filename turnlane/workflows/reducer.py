@@ -26,6 +26,7 @@ from turnlane.records.commands import (
     Recover,
     RefusalCode,
     Seed,
+    SetModel,
     Settle,
 )
 from turnlane.records.lane import HeadReceipt, LaneHead, LaneRun, ids_for_key
@@ -33,6 +34,7 @@ from turnlane.records.messages import MessageStatus, Role
 from turnlane.records.mutations import (
     Absorption,
     AppendEvent,
+    ChooseModel,
     CompactRange,
     MutationKind,
     PurgeConversation,
@@ -232,6 +234,11 @@ def _purge(head: LaneHead, command: Purge, now: datetime) -> Decision:
     return apply(gone, MutationKind.PURGE, PurgeConversation(), now)
 
 
+def _set_model(head: LaneHead, command: SetModel, now: datetime) -> Decision:
+    chosen = head.model_copy(update={"model": command.model})
+    return apply(chosen, MutationKind.MODEL, ChooseModel(model=command.model), now)
+
+
 def _note(head: LaneHead, command: Note, now: datetime) -> Decision:
     return apply(head, MutationKind.NOTE, AppendEvent(kind=command.kind, payload=command.payload), now)
 
@@ -246,6 +253,7 @@ _RULES: dict[type, Callable[[LaneHead, Any, datetime], Decision]] = {
     Compact: _compact,
     Seed: _seed,
     Purge: _purge,
+    SetModel: _set_model,
     Note: _note,
 }
 

@@ -58,7 +58,7 @@ async def dev(
     async with until_signalled() as signalled:
         async with Stack(settings, agents=agents, workers=workers) as stack:
             _tell_stack(session, stack.dev_file, agents)
-            if not agent and isinstance(agents[0].model, ScriptedModel):
+            if not agent and isinstance(agents[0].own_model, ScriptedModel):
                 session.out.say(NO_MODEL, "yellow")
             session.out.say(WHAT_NEXT, "dim")
             await _first(signalled.wait(), stack.serve())
@@ -182,6 +182,11 @@ def _tell_stack(session: Session, dev_file: DevFile, agents: Sequence[Agent]) ->
         ("Temporal UI", dev_file.ui_url),
         ("store", dev_file.store),
         ("event bus", dev_file.bus),
-        ("agents", ", ".join(f"{agent.name} ({agent.model.provider}: {agent.model.name})" for agent in agents)),
+        (
+            "agents",
+            ", ".join(
+                f"{agent.name} ({agent.own_model.reported_provider}: {agent.own_model.name})" for agent in agents
+            ),
+        ),
     ]
     session.out.table(("turnlane is running", ""), rows)

@@ -13,6 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("turnlane_conversation", sa.Column("spent", sa.Text(), nullable=True))
+    op.add_column("turnlane_conversation", sa.Column("model", ExactString(128), nullable=True))
     op.add_column("turnlane_run", sa.Column("prepared", sa.Text(), nullable=True))
     op.add_column("turnlane_run", sa.Column("fence_model", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("turnlane_segment", sa.Column("approval_id", ExactString(256), nullable=True))

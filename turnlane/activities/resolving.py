@@ -1,0 +1,111 @@
+"""Resolving models: whether an input may be admitted, and which model its run speaks with.
+
+Nothing here opens a connection: what a model cannot do is found before anybody pays for asking it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+
+from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.agent.agent import Agent
+from turnlane.agent.model_choice import ModelContext, ModelQuestion, needed_by
+from turnlane.agent.models import Model
+from turnlane.agent.registry import Capability
+from turnlane.records.admissions import Input
+from turnlane.records.errors import ModelRefusedError, PreflightFailedError, TurnlaneError
+from turnlane.records.messages import InputPart
+from turnlane.records.steps import PrepareAdmissions
+from turnlane.records.turns import PreparedTurn
+from turnlane.store.protocol import RunContext
+
+logger = logging.getLogger(__name__)
+
+
+async def preflight(agent: Agent, request: PrepareAdmissions, item: Input, parts: Sequence[InputPart]) -> None:
+    """Return if the input may be admitted, as far as models go. Raises `ModelRefusedError` where the model that
+    would answer it cannot, and what the agent's own preflight raises, as a `TurnlaneError`."""
+    if agent.models is not None and agent.resolve_model is None:
+        key = request.model or agent.model_key
+        agent.models.preflight(key or "", (*_needed_by_tools(agent), *needed_by(parts)))
+    if agent.preflight is not None:
+        await _ask(agent, request, item)
+
+
+async def _ask(agent: Agent, request: PrepareAdmissions, item: Input) -> None:
+    if agent.preflight is None:
+        return
+    question = ModelQuestion(
+        conversation_id=request.conversation_id,
+        context=item.context,
+        metadata=item.metadata,
+        tenant=request.tenant or item.tenant,
+        chosen=request.model,
+    )
+    try:
+        answer = agent.preflight(question)
+        if inspect.isawaitable(answer):
+            await answer
+    except TurnlaneError:
+        raise
+    except Exception as error:
+        logger.warning("the preflight of agent %s refused with %s", agent.name, type(error).__name__)
+        raise PreflightFailedError("the agent's preflight refused the input") from None
+
+
+async def resolve_model(agent: Agent, run: RunContext) -> str | None:
+    """The key of the model that a run speaks with; None for an agent without a registry.
+
+    Raises ApplicationFailedError when the agent's function fails, and for a model that cannot be used.
+    """
+    if agent.models is None:
+        return None
+    key = await _resolved(agent, run)
+    try:
+        agent.models.preflight(key, _needed_by_tools(agent))
+    except ModelRefusedError as error:
+        reason = error.details.get("reason")
+        logger.error("run %s: the model of agent %s cannot be used: %s", run.run.id, agent.name, reason)
+        raise ApplicationFailedError(error.code) from None
+    return key
+
+
+def model_of(agent: Agent, turn: PreparedTurn) -> Model:
+    """The model of a prepared turn. Raises ApplicationFailedError if the agent has none under its key any more."""
+    try:
+        return agent.model_under(turn.model)
+    except ModelRefusedError as error:
+        raise ApplicationFailedError(error.code) from None
+
+
+async def _resolved(agent: Agent, run: RunContext) -> str:
+    if agent.resolve_model is None:
+        return run.model or agent.model_key or ""
+    context = ModelContext(
+        conversation_id=run.run.conversation_id,
+        run_id=run.run.id,
+        context=run.context,
+        metadata=run.metadata,
+        tenant=run.tenant,
+        chosen=run.model,
+    )
+    try:
+        answer = agent.resolve_model(context)
+        return _key_of(agent, await answer if inspect.isawaitable(answer) else answer)
+    except Exception as error:
+        failed = "resolve_model of agent %s failed with %s at %s"
+        logger.error(failed, agent.name, type(error).__name__, place_of(error))
+        raise ApplicationFailedError("RESOLVE_MODEL_FAILED") from None
+
+
+def _key_of(agent: Agent, answer: str | Model) -> str:
+    key = answer if isinstance(answer, str) or agent.models is None else agent.models.key_of(answer)
+    if not isinstance(key, str):
+        raise TypeError("resolve_model names a key, or a model of the registry")
+    return key
+
+
+def _needed_by_tools(agent: Agent) -> tuple[Capability, ...]:
+    return ("tools",) if agent.has_tools else ()
