@@ -36,14 +36,6 @@ FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 5.0
 
 
-class ApplicationFailedError(Exception):
-    """The application's own code failed while a step was prepared; `code` says which part of it."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 def as_failures(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     """Let an activity raise `TurnlaneError`s as failures that carry their code and their facts.
 
