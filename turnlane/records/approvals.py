@@ -7,7 +7,19 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from turnlane.records.base import Json, Name, Payload, Record, RecordId, Text, Timestamp, canonical_json, derived_id
+from turnlane.records.base import (
+    Json,
+    JsonObject,
+    Name,
+    Payload,
+    Record,
+    RecordId,
+    Text,
+    Timestamp,
+    canonical_json,
+    derived_id,
+)
+from turnlane.records.messages import ToolApprovalResponsePart, ToolOutcome, ToolResultPart
 
 MAX_REASON_CHARACTERS = 4096
 
@@ -40,6 +52,39 @@ class PendingApproval(Record):
     expires_at: Timestamp | None = None
 
 
+class StoredApproval(Payload):
+    """The approval of a call, however it stands.
+
+    `is_open`: its run has ended, so that it can be answered. `is_finished`: the call has its result.
+    `request` is None when the message does not hold both the call and the question.
+    """
+
+    run_id: RecordId
+    message_id: RecordId
+    step: int
+    slot: int
+    call_id: RecordId
+    state: ApprovalState
+    expires_at: Timestamp | None = None
+    is_finished: bool = False
+    is_open: bool = True
+    request: PendingApproval | None = None
+
+
+class AnsweredCall(Payload):
+    """An answer, and the approval that it names, if there is one."""
+
+    answer: ToolApprovalResponsePart
+    approval: StoredApproval | None = None
+
+
+class RunAnswers(Payload):
+    """The answers among a run's inputs. `waits`: it holds nothing else, and other calls of their steps are open."""
+
+    calls: tuple[AnsweredCall, ...] = ()
+    waits: bool = False
+
+
 class RespondRequest(Payload):
     """An answer to one approval. `responder` says who gives it, for the agent's authorization to judge."""
 
@@ -54,6 +99,15 @@ class AskedApproval(Payload):
 
     approval_id: RecordId
     expires_at: Timestamp | None = None
+
+
+def denied_result(call_id: str, tool_name: str, reason: str | None) -> ToolResultPart:
+    """The result of a call that was not let run, as the model is told it."""
+    details: JsonObject = {"message": "the call was denied and not made"}
+    if reason is not None:
+        details["reason"] = reason
+    output: JsonObject = {"error": "DENIED", "retryable": False, "details": details}
+    return ToolResultPart(call_id=call_id, tool_name=tool_name, outcome=ToolOutcome.ERROR, output=output)
 
 
 def answer_key(approval_id: str) -> str:

@@ -76,7 +76,10 @@ class Absorption(Payload):
 
 
 class SettleRun(Payload):
-    """End a run. State, message status and the closing of open tool calls follow from `reason`."""
+    """End a run. State, message status and the closing of open tool calls follow from `reason`.
+
+    `answers` says that its inputs answer approvals: calls that it was to act on, and did not, are closed too.
+    """
 
     type: Literal["settle-run"] = "settle-run"
     run_id: RecordId
@@ -85,6 +88,7 @@ class SettleRun(Payload):
     control: ControlReason | None = None
     failure: Failure | None = None
     absorbed: tuple[Absorption, ...] = ()
+    answers: bool = False
 
 
 class CompactRange(Payload):

@@ -12,7 +12,8 @@ from turnlane.records.durable import SuspendedCall
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.messages import MessageStatus, ToolCallPart, ToolResultPart
 from turnlane.records.mutations import MutationKind
-from turnlane.records.steps import Fence
+from turnlane.records.steps import CallOrigin, Fence
+from turnlane.store.approvals import check_decided, seated
 from turnlane.store.blobs import put_blob
 from turnlane.store.content import CALL
 from turnlane.store.describe import describe_parts
@@ -50,10 +51,13 @@ def begin_call(
     slot: int,
     now: datetime,
     durable: SuspendedCall | None = None,
+    origin: CallOrigin | None = None,
 ) -> CallStart:
     """Mark a call as begun, if it was not; its arguments and its result, if it has one. No version moves."""
     check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    fence, assistant_id = seated(fence, assistant_id, origin)
     row = _call(connection, fence, assistant_id, slot)
+    check_decided(row)
     was_suspended = False
     if row.parts is None:
         if row.started_at is None:
@@ -82,21 +86,24 @@ def finish_call(
     result: ToolResultPart,
     now: datetime,
     spill: Spill | None = None,
+    origin: CallOrigin | None = None,
 ) -> Written:
     """Accept a call's result unless it has one already; its spill is kept with it."""
     work, run = check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    fence, assistant_id = seated(fence, assistant_id, origin)
     row = _call(connection, fence, assistant_id, slot)
     if row.parts is not None:
         return unchanged(Fenced(work, run))
     if row.call_id != result.call_id:
         raise StoreIntegrityError("a result names another call than its slot", run_id=fence.run_id, slot=slot)
+    check_decided(row, result.outcome)
     change_row(connection, SegmentRow, _place(fence, assistant_id, slot), parts=dump_parts([result]))
     if spill is not None:
         put_blob(connection, fence.conversation_id, spill.data, spill.media_type, now)
-    touch_message(work, run, now)
+    touch_message(work, assistant_id, now)
     described = describe_parts(assistant_id, MessageStatus.STREAMING, (result,))
     effect: JsonObject = {"step": fence.step, "slot": slot, "call_id": result.call_id, "assistant": described}
-    told = (checkpoint_note(run),) if _is_worth_telling(work, assistant_id, fence.step) else ()
+    told = (checkpoint_note(run, assistant_id),) if _is_worth_telling(work, assistant_id, fence.step) else ()
     advance(work, run, now, MutationKind.CHECKPOINT, told, effect)
     return written(work, run, now)
 

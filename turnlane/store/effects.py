@@ -18,6 +18,7 @@ from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.messages import Message, MessageStatus, Part, Role
 from turnlane.records.mutations import AdmitInput, NewRun, RequestInterrupt, RequeueRun, StartRun
 from turnlane.records.runs import RunState
+from turnlane.store.approvals import take_answers
 from turnlane.store.content import CONTENT
 from turnlane.store.delivery import AdmissionNote, Note, RunStateNote
 from turnlane.store.describe import describe_effect
@@ -119,6 +120,8 @@ def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
     _refuse_reserved(work, message.id, run.assistant_message_id if effect.run is not None else None)
     place = STRIDE * (len(load_ids(run.input_ids)) - 1)
     insert_message(work, message, block_of(work, run), place, run.id)
+    if message.role is Role.TOOL:
+        take_answers(work, run, message, at)
     _insert_receipt(work, effect)
     notes = (AdmissionNote(run_id=run.id, message_id=message.id, run=run_record(run)), state_note(run))
     return Change((run,), notes, describe_effect(effect, message))
@@ -249,7 +252,7 @@ def _take_up_calls(work: Work, run: RunRow) -> None:
     left = unfinished_calls(work.connection, work.conversation_id, run.id, run.assistant_message_id, step)
     if left:
         run.fence_step, run.fence_attempt = step, 1
-    close_calls(work, run, lost_result, but={(step, call.slot) for call in left})
+    close_calls(work, run, lost_result, but={(step, call.slot) for call in left}, keep_pending=True)
 
 
 def _clear_draft(work: Work, run: RunRow, from_step: int) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete
 
+from turnlane.records.approvals import ApprovalState
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.events import Metrics
@@ -185,12 +186,12 @@ def _step_segments(work: Work, run: RunRow) -> tuple[ColumnElement[bool], ...]:
 def _write_draft(work: Work, run: RunRow, step: int, parts: tuple[Part, ...], now: datetime) -> None:
     place = (work.conversation_id, run.assistant_message_id, step, 0)
     change_row(work.connection, SegmentRow, place, parts=dump_parts(parts))
-    touch_message(work, run, now)
+    touch_message(work, run.assistant_message_id, now)
 
 
-def touch_message(work: Work, run: RunRow, now: datetime) -> None:
-    """Note on a run's message that its content changed."""
-    change_row(work.connection, MessageRow, (work.conversation_id, run.assistant_message_id), updated_at=now)
+def touch_message(work: Work, message_id: str, now: datetime) -> None:
+    """Note on a message that its content changed."""
+    change_row(work.connection, MessageRow, (work.conversation_id, message_id), updated_at=now)
 
 
 def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) -> None:
@@ -204,6 +205,9 @@ def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) 
             kind=CALL,
             call_id=call.call_id,
             tool_name=call.tool_name,
+            approval_id=call.approval_id,
+            approval=None if call.approval_id is None else ApprovalState.PENDING,
+            approval_expires_at=call.approval_expires_at,
             parts=None if call.result is None else dump_parts([call.result]),
         )
         for call in calls
@@ -215,10 +219,11 @@ def operation_json(operation: Operation) -> JsonObject:
     return operation.model_dump(mode="json", exclude_none=True)
 
 
-def checkpoint_note(run: RunRow) -> CheckpointNote:
-    """Return what watchers are told of the draft: with what the run has spent so far, stated in full."""
+def checkpoint_note(run: RunRow, message_id: str | None = None) -> CheckpointNote:
+    """Return what watchers are told of the draft, or of the earlier answer that the run finishes a call of: with
+    what the run has spent so far, stated in full."""
     metrics = Metrics(partial=True, usage=stated(load_usage(run.usage)))
-    return CheckpointNote(run_id=run.id, message_id=run.assistant_message_id, metrics=metrics)
+    return CheckpointNote(run_id=run.id, message_id=message_id or run.assistant_message_id, metrics=metrics)
 
 
 def advance(

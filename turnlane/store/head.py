@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from turnlane.records.admissions import Policy
+from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import canonical_json
 from turnlane.records.lane import (
     AbortReason,
+    ApprovalAnswer,
     HeadReceipt,
     LaneHead,
     LaneRun,
@@ -19,7 +21,9 @@ from turnlane.records.lane import (
     ids_for_key,
 )
 from turnlane.records.limits import KIB
+from turnlane.records.messages import Message
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
+from turnlane.store.approvals import answering_inputs, answers_of, asked_approvals
 from turnlane.store.content import CALL
 from turnlane.store.entries import unfinished_calls
 from turnlane.store.protocol import OpenedLane
@@ -79,6 +83,7 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
     active = in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == row.id), RunRow))
     runs, more = _within_budget(_lane_runs(connection, row.id, active))
     receipts, complete = _recent_receipts(connection, row.id)
+    asked, asked_live = asked_approvals(connection, row.id)
     head = LaneHead(
         conversation_id=row.id,
         agent=row.agent,
@@ -90,11 +95,11 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
         receipts=receipts,
         receipts_complete=complete,
         model=row.model,
+        approvals=asked,
     )
     live = next((run for run in active if run.state in LIVE_STATES), None)
-    return OpenedLane(
-        epoch=row.epoch, head=head, progress=None if live is None else _progress(connection, live), more=more
-    )
+    progress = None if live is None else _progress(connection, live, asked_live.get(live.id, ()))
+    return OpenedLane(epoch=row.epoch, head=head, progress=progress, more=more)
 
 
 def load_queue(connection: Connection, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
@@ -128,15 +133,18 @@ def _within_budget(runs: Sequence[LaneRun]) -> tuple[tuple[LaneRun, ...], bool]:
 
 
 def _lane_runs(connection: Connection, conversation_id: str, rows: Sequence[RunRow]) -> list[LaneRun]:
+    ids = [name for row in rows for name in load_ids(row.input_ids)]
+    answers = answering_inputs(connection, conversation_id, ids) if ids else {}
     offered = _offered(connection, conversation_id) if any(row.state == RunState.QUEUED for row in rows) else {}
-    return [_lane_run(row, tuple(offered.get(row.id, ()))) for row in rows]
+    return [_lane_run(row, tuple(offered.get(row.id, ())), answers) for row in rows]
 
 
-def _lane_run(row: RunRow, offered: tuple[str, ...]) -> LaneRun:
+def _lane_run(row: RunRow, offered: tuple[str, ...], answering: Mapping[str, Message]) -> LaneRun:
+    inputs = load_ids(row.input_ids)
     return LaneRun(
         id=row.id,
         assistant_message_id=row.assistant_message_id,
-        input_ids=load_ids(row.input_ids),
+        input_ids=inputs,
         order=row.admission_order,
         state=RunState(row.state),
         urgent=row.queue_priority == QueuePriority.INTERRUPT_NEXT,
@@ -145,6 +153,12 @@ def _lane_run(row: RunRow, offered: tuple[str, ...]) -> LaneRun:
         revision=row.revision,
         offered=offered,
         abort=None if row.abort_reason is None else AbortReason(row.abort_reason),
+        answers=tuple(
+            ApprovalAnswer(answer.approval_id, answer.approved)
+            for name in inputs
+            if name in answering
+            for answer in answers_of(answering[name])
+        ),
     )
 
 
@@ -167,7 +181,7 @@ def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str
     return offered
 
 
-def _progress(connection: Connection, row: RunRow) -> RunProgress:
+def _progress(connection: Connection, row: RunRow, asked: tuple[AskedApproval, ...]) -> RunProgress:
     """Return where a live run goes on: behind its kept steps, with an attempt that nobody used.
 
     A step without calls is a run's last. When its lane was lost before the run could end, the step is made
@@ -190,6 +204,7 @@ def _progress(connection: Connection, row: RunRow) -> RunProgress:
         model=row.fence_model,
         # Whatever they waited for may have come while no lane was there to hear of it.
         suspended=tuple(call.model_copy(update={"suspension": None}) for call in suspended),
+        asked=asked,
     )
 
 

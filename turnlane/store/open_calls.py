@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import cast
 
 from sqlalchemy import bindparam, select
 
+from turnlane.records.approvals import ApprovalState, denied_result
 from turnlane.records.base import JsonObject
 from turnlane.records.messages import ToolOutcome, ToolResultPart
+from turnlane.store.approvals import unfinished_answers
 from turnlane.store.content import CALL
 from turnlane.store.rows import dump_parts
 from turnlane.store.statements import change_row
@@ -24,16 +27,36 @@ _OPEN_CALLS = select(SEGMENT).where(
 ResultOf = Callable[[str, str, bool], ToolResultPart]
 
 
-def close_calls(work: Work, run: RunRow, result_of: ResultOf, *, but: Collection[tuple[int, int]] = ()) -> None:
+def close_calls(
+    work: Work, run: RunRow, result_of: ResultOf, *, but: Collection[tuple[int, int]] = (), keep_pending: bool = False
+) -> None:
     """Give every open call of a run the result that `result_of(call_id, tool_name, was_started)` makes.
 
-    Those at the places (step, slot) of `but` stay open.
+    Those at the places (step, slot) of `but` stay open, and with `keep_pending` those that wait for approval.
     """
     where = {"conversation_id": work.conversation_id, "message_id": run.assistant_message_id}
-    rows = work.connection.execute(_OPEN_CALLS, where).all()
-    for row in (row for row in rows if (row.step, row.slot) not in but):
-        result = result_of(row.call_id, row.tool_name, row.started_at is not None)
-        change_row(work.connection, SegmentRow, (*where.values(), row.step, row.slot), parts=dump_parts([result]))
+    for row in cast(list[SegmentRow], work.connection.execute(_OPEN_CALLS, where).all()):
+        kept = (row.step, row.slot) in but or (keep_pending and row.approval == ApprovalState.PENDING)
+        if not kept:
+            _close(work, row, result_of(row.call_id or "", row.tool_name or "", row.started_at is not None))
+
+
+def close_answered_calls(work: Work, run: RunRow) -> None:
+    """Give the calls that a run was to act on, because its inputs decide them, a result if it did not."""
+    for row in unfinished_answers(work, run):
+        call_id, tool_name = row.call_id or "", row.tool_name or ""
+        if row.approval == ApprovalState.DENIED:
+            _close(work, row, denied_result(call_id, tool_name, None))
+        else:
+            _close(work, row, interrupted_result(call_id, tool_name, row.started_at is not None))
+
+
+def _close(work: Work, row: SegmentRow, result: ToolResultPart) -> None:
+    place = (row.conversation_id, row.message_id, row.step, row.slot)
+    changes: dict[str, str] = {"parts": dump_parts([result])}
+    if row.approval == ApprovalState.PENDING:
+        changes["approval"] = ApprovalState.WITHDRAWN
+    change_row(work.connection, SegmentRow, place, **changes)
 
 
 def interrupted_result(call_id: str, tool_name: str, started: bool) -> ToolResultPart:

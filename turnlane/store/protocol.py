@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnlane.records.admissions import BlobRef, Receipt
+from turnlane.records.approvals import PendingApproval, RunAnswers, StoredApproval
 from turnlane.records.base import Json, JsonObject, Name, Payload, RecordId, Timestamp
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.events import DurableEvent
@@ -19,7 +20,7 @@ from turnlane.records.ledger import LedgerEvent, LedgerPage
 from turnlane.records.messages import Message, Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch, CommitReply
 from turnlane.records.runs import Operation, Run, RunView, Snapshot, TerminalReason
-from turnlane.records.steps import Fence
+from turnlane.records.steps import CallOrigin, Fence
 from turnlane.records.turns import PreparedTurn, Seed
 from turnlane.records.usage import Usage
 
@@ -66,12 +67,15 @@ class StepStart(Payload):
 
 
 class NewCall(Payload):
-    """A tool call that a step asked for. `result` is set when it cannot run."""
+    """A tool call that a step asked for. `result` is set when it cannot run, `approval_id` when somebody must
+    approve it first."""
 
     slot: int
     call_id: RecordId
     tool_name: Name
     result: ToolResultPart | None = None
+    approval_id: RecordId | None = None
+    approval_expires_at: Timestamp | None = None
 
 
 class StepFinish(Payload):
@@ -314,12 +318,14 @@ class LaneStore(Protocol):
         now: Timestamp,
         *,
         durable: SuspendedCall | None = None,
+        origin: CallOrigin | None = None,
     ) -> CallStart:
         """Check the fence before a tool's effect and mark the call as begun.
 
         With `durable` the call may be run again from what it records, also after its lane was lost; one that
         was suspended does not count as begun before. Raises `StaleFenceError`, with reason `run-interrupted`
-        when an interrupt is requested.
+        when an interrupt is requested. With `origin` the call is one of an earlier run's, at `slot` there; the
+        fence is the run's that acts on its approval. A call that is not approved raises `StoreIntegrityError`.
         """
         ...
 
@@ -332,9 +338,13 @@ class LaneStore(Protocol):
         now: Timestamp,
         *,
         spill: Spill | None = None,
+        origin: CallOrigin | None = None,
     ) -> Written:
-        """Accept a call's result, once: the first result stands, and only its spill is kept. Fence as in
-        `begin_call`. Watchers are told the draft as it stands, though not for each of many results."""
+        """Accept a call's result, once: the first result stands, and only its spill is kept.
+
+        Fence and `origin` as in `begin_call`; a call that was denied takes no success. Watchers are told the
+        draft as it stands, though not for each of many results.
+        """
         ...
 
     async def suspend_call(self, fence: Fence, assistant_message_id: str, call: SuspendedCall, now: Timestamp) -> None:
@@ -382,6 +392,14 @@ class LaneStore(Protocol):
 
     async def load_answer(self, conversation_id: str, run_id: str) -> HistoryMessage | None:
         """Load a run's own assistant message with its steps, as far as they are stored; None for an unknown run."""
+        ...
+
+    async def find_approvals(self, conversation_id: str, ids: Sequence[str]) -> dict[str, StoredApproval]:
+        """Return the approvals that exist among `ids`, however they stand."""
+        ...
+
+    async def load_answers(self, conversation_id: str, run_id: str) -> RunAnswers:
+        """Return the approval answers among a run's inputs, in order, each with the call that it is about."""
         ...
 
     async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: Timestamp) -> BlobRef:
@@ -432,6 +450,15 @@ class StoreReads(Protocol):
         tenant: str | None = None,
     ) -> MessagePage:
         """Return a page of messages in causal order."""
+        ...
+
+    async def pending_approvals(
+        self, conversation_id: str | None = None, *, limit: int = 100, tenant: str | None = None
+    ) -> tuple[PendingApproval, ...]:
+        """Return the calls that wait for approval and can be answered, oldest first: of one conversation, or of all.
+
+        A call of a run that has not ended is not among them.
+        """
         ...
 
     async def list_runs(

@@ -13,7 +13,7 @@ from turnlane.store.content import CONTROL, CONTROL_STEP
 from turnlane.store.delivery import Note, TerminalNote
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_draft, require, state_note
-from turnlane.store.open_calls import close_calls, interrupted_result
+from turnlane.store.open_calls import close_answered_calls, close_calls, interrupted_result
 from turnlane.store.order import move_block
 from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage, run_record
 from turnlane.store.statements import change_row, insert_rows, new_row
@@ -39,6 +39,8 @@ def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
     require(_may_end(run, ending.state), "the run cannot end this way", run)
     require(not effect.absorbed or ending.state is RunState.COMPLETED, "only a completed run absorbs", run)
     status = ending.message_status or MessageStatus.FAILED
+    if effect.answers:
+        close_answered_calls(work, run)
     absorbed = _end_message(work, run, effect, status, at)
     _end_run(run, effect, ending.state)
     work.touch(run, at)
@@ -56,7 +58,8 @@ def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStat
         insert_draft(work, run, status, at)
         _add_control(work, run, effect)
         return ()
-    close_calls(work, run, interrupted_result)
+    # What waits for approval in an answer that ended well goes on waiting.
+    close_calls(work, run, interrupted_result, keep_pending=status is MessageStatus.COMPLETED)
     _add_control(work, run, effect)
     absorbed = tuple(_absorb(work, run, entry, at) for entry in effect.absorbed)
     values: dict[str, object] = {"status": status, "updated_at": at}

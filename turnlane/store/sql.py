@@ -10,6 +10,7 @@ from time import monotonic
 from sqlalchemy.engine import URL
 
 from turnlane.records.admissions import BlobRef
+from turnlane.records.approvals import PendingApproval, RunAnswers, StoredApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.errors import StoreUnavailableError
@@ -19,8 +20,9 @@ from turnlane.records.ledger import LedgerEvent, LedgerPage
 from turnlane.records.messages import Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch
 from turnlane.records.runs import Operation, Run, RunView, Snapshot
-from turnlane.records.steps import Fence
+from turnlane.records.steps import CallOrigin, Fence
 from turnlane.store import (
+    approvals,
     blobs,
     calls,
     commit,
@@ -172,9 +174,10 @@ class SqlStore:
         now: datetime,
         *,
         durable: SuspendedCall | None = None,
+        origin: CallOrigin | None = None,
     ) -> CallStart:
         return await self._database.write(
-            lambda connection: calls.begin_call(connection, fence, assistant_message_id, slot, now, durable)
+            lambda connection: calls.begin_call(connection, fence, assistant_message_id, slot, now, durable, origin)
         )
 
     async def finish_call(
@@ -186,9 +189,12 @@ class SqlStore:
         now: datetime,
         *,
         spill: Spill | None = None,
+        origin: CallOrigin | None = None,
     ) -> Written:
         return await self._database.write(
-            lambda connection: calls.finish_call(connection, fence, assistant_message_id, slot, result, now, spill)
+            lambda connection: calls.finish_call(
+                connection, fence, assistant_message_id, slot, result, now, spill, origin
+            )
         )
 
     async def suspend_call(self, fence: Fence, assistant_message_id: str, call: SuspendedCall, now: datetime) -> None:
@@ -241,6 +247,14 @@ class SqlStore:
             lambda connection: history.load_history(connection, conversation_id, run_id, extra)
         )
 
+    async def find_approvals(self, conversation_id: str, ids: Sequence[str]) -> dict[str, StoredApproval]:
+        return await self._database.read(lambda connection: approvals.find_approvals(connection, conversation_id, ids))
+
+    async def load_answers(self, conversation_id: str, run_id: str) -> RunAnswers:
+        return await self._database.read(
+            lambda connection: approvals.load_answers(connection, conversation_id, run_id, self._clock())
+        )
+
     async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: datetime) -> BlobRef:
         return await self._database.write(
             lambda connection: blobs.put_blob(connection, conversation_id, data, media_type, now)
@@ -286,6 +300,13 @@ class SqlStore:
             lambda connection: reads.list_messages(
                 connection, conversation_id, limit, cursor, include_compacted, tenant
             )
+        )
+
+    async def pending_approvals(
+        self, conversation_id: str | None = None, *, limit: int = 100, tenant: str | None = None
+    ) -> tuple[PendingApproval, ...]:
+        return await self._database.read(
+            lambda connection: approvals.pending_approvals(connection, conversation_id, self._clock(), limit, tenant)
         )
 
     async def list_runs(

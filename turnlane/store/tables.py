@@ -12,6 +12,7 @@ from turnlane.store.columns import CODE, COUNT, JSON_TEXT, NAME, RECORD_ID, TIME
 
 LIVE = "state IN ('running', 'interrupt_requested')"
 ACTIVE = "state IN ('queued', 'running', 'interrupt_requested')"
+PENDING = "approval = 'pending'"
 
 
 class StoreTable(SQLModel):
@@ -172,7 +173,7 @@ class SegmentRow(StoreTable, table=True):
     """A piece of a message's content: the parts of an input, of one model step, or one call's result.
 
     `parts` is a JSON list; NULL on a call that has no result yet. A call that somebody must approve has an
-    `approval_id`; `approval` is how that stands (pending, approved, denied).
+    `approval_id`; `approval` is how that stands (pending, approved, denied, withdrawn).
     """
 
     __tablename__ = "turnlane_segment"
@@ -182,6 +183,7 @@ class SegmentRow(StoreTable, table=True):
         ),
         CheckConstraint("parts IS NOT NULL OR kind = 'call'", name="ck_turnlane_segment_parts"),
         Index("ux_turnlane_segment_approval", "conversation_id", "approval_id", unique=True),
+        Index("ix_turnlane_segment_pending", "conversation_id", "message_id", sqlite_where=text(PENDING)),
     )
 
     conversation_id: str = _id(primary_key=True)
@@ -335,6 +337,7 @@ DURABLE_ENTRY = table_of(DurableEntryRow)
 TOMBSTONE = table_of(TombstoneRow)
 
 IS_ACTIVE = text(f"turnlane_run.{ACTIVE}")
+IS_PENDING = text(f"turnlane_segment.{PENDING}")
 
 OWNED = (SEGMENT, MESSAGE, RUN, ADMISSION, LEDGER, NO_CHANGE, SEED, DURABLE_ENTRY, BLOB)
 """What a purge deletes before the conversation itself, in an order that foreign keys allow."""

@@ -22,6 +22,13 @@ def upgrade() -> None:
     op.create_index(
         "ux_turnlane_segment_approval", "turnlane_segment", ["conversation_id", "approval_id"], unique=True
     )
+    op.create_index(
+        "ix_turnlane_segment_pending",
+        "turnlane_segment",
+        ["conversation_id", "message_id"],
+        sqlite_where=sa.text("approval = 'pending'"),
+        postgresql_where=sa.text("approval = 'pending'"),
+    )
     op.create_table(
         "turnlane_durable_entry",
         sa.Column("conversation_id", ExactString(256), nullable=False),
