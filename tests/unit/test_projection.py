@@ -160,13 +160,14 @@ def test_a_message_without_steps_is_divided_after_its_results() -> None:
         status=MessageStatus.COMPLETED,
     )
 
-    assert told(prompt_of(user("u"), flat)) == [
+    assert told(prompt_of(user("u"), flat, user("v"))) == [
         ("user", ["hi"]),
         ("assistant", ["?1"]),
         ("tool", ["!1"]),
         ("assistant", ["?2"]),
         ("tool", ["!2"]),
         ("assistant", ["done"]),
+        ("user", ["hi"]),
     ]
 
 
@@ -312,15 +313,23 @@ def test_the_check_finds_what_providers_refuse() -> None:
     blank = PromptMessage(speaker=Speaker.USER, parts=(text(" "),))
     open_call = PromptMessage(speaker=Speaker.ASSISTANT, parts=(call("1"), text("behind")))
 
-    assert check_prompt(Prompt(messages=(orphan,))) == [
-        "the first message is not a user's",
-        "message 0: results do not match the calls before it",
-    ]
-    assert check_prompt(Prompt(messages=(blank, open_call))) == [
+    assert ["message 0: results do not match the calls before it"] == words(Prompt(messages=(orphan,)))
+    assert [
         "message 0: blank text",
         "message 1: text behind a call",
-        "the last calls are not answered",
-    ]
+        "message 1: its calls are not answered",
+    ] == words(Prompt(messages=(blank, open_call)))
+    assert ["nothing is said"] == words(Prompt())
+
+
+def words(prompt: Prompt) -> list[str]:
+    return [str(fault) for fault in check_prompt(prompt)]
+
+
+def test_a_fault_names_the_record_it_comes_from() -> None:
+    blank = PromptMessage(speaker=Speaker.USER, parts=(text(" "),), record_id="u-1")
+
+    assert ["message 0: blank text (record u-1)"] == words(Prompt(messages=(blank,)))
 
 
 call_ids = st.sampled_from(["1", "2", "1_2", "call_0_0"])

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnlane.activities.failing import ApplicationFailedError, persist
-from turnlane.activities.projection import project
+from turnlane.activities.hearing import hear
+from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.activities.resolving import model_of
 from turnlane.activities.turn import make_turn, plain_turn
@@ -58,7 +59,7 @@ class Preparation:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
         run = await self._load_run()
         turn, is_new = await self._turn(run)
-        prompt = self._project(turn, await self._load_history())
+        prompt = await self._project(turn, await self._load_history())
         self._check(prompt)
         model = self._model(turn)
         return Prepared(model=model, prompt=prompt, run=run, turn=turn if is_new else None)
@@ -97,14 +98,15 @@ class Preparation:
         extra = [item.input_id for item in self._request.taken]
         return await persist(lambda: self._store.load_history(fence.conversation_id, fence.run_id, extra))
 
-    def _project(self, turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Prompt:
+    async def _project(self, turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Prompt:
         """The prompt: the turn's instructions first, then the system texts that the history carries."""
-        prompt = project(
+        prompt = await hear(
             history,
+            self._agent.history,
             taken=self._request.taken,
-            instructions="",
             tools=[tool.spec for tool in self._agent.tools],
             step=self._request.fence.step,
+            now=utc_now(),
         )
         return prompt.model_copy(update={"system": (*_spoken(turn.instructions), *prompt.system)})
 
@@ -114,8 +116,8 @@ class Preparation:
         faults = check_prompt(prompt)
         if faults:
             run_id = self._request.fence.run_id
-            logger.error("run %s: the projected prompt is not legal: %s", run_id, "; ".join(faults))
-            raise ApplicationFailedError("ILLEGAL_PROMPT")
+            logger.error("run %s: the prompt is not legal: %s", run_id, "; ".join(map(str, faults)))
+            raise ApplicationFailedError("ILLEGAL_PROMPT", record_id=faults[0].record_id)
 
 
 def _spoken(texts: Sequence[SystemText]) -> tuple[str | SystemText, ...]:

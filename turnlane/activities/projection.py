@@ -1,38 +1,52 @@
 """The projection: what of a conversation's history reaches the model, and in which order.
 
-Pure: the same history gives the same prompt, so a retried step asks the same question again.
+Pure: the same history gives the same prompt, so a retried step asks the same question again. What the model
+is to hear is the agent's to say (`HistoryOptions`); that a provider will accept it is the writer's to see to.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from turnlane.activities.providers.wording import attachment_note
-from turnlane.agent.history import FileUrl, resolve_reference
-from turnlane.records.base import Json
+from turnlane.activities.attachments import Resolved, attached
+from turnlane.activities.chronology import Chronology
+from turnlane.activities.failing import ApplicationFailedError
+from turnlane.activities.placeholders import CUT_CALL, LIVE_CALL, UNUSED_CALL
+from turnlane.activities.prompt_writer import PromptWriter, joined
+from turnlane.agent.history import HistoryOptions
 from turnlane.records.lane import Taken
 from turnlane.records.messages import (
-    SPEAKABLE,
     FilePart,
     MessageStatus,
     Part,
-    ProviderPart,
-    ReasoningPart,
     Role,
     TextPart,
     ToolApprovalRequestPart,
+    ToolApprovalResponsePart,
     ToolCallPart,
-    ToolOutcome,
     ToolResultPart,
+    is_speakable,
 )
-from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, ToolSpec
+from turnlane.records.prompt import Prompt, PromptPart, ToolSpec
 from turnlane.store.protocol import HistoryMessage, HistoryStep
 
-INTERRUPTED_MARKER: Final = "[interrupted: this answer was stopped here and is not complete]"
+INTERRUPTED_MARKER: Final = "[interrupted: this turn was cut off before it finished]"
+FAILED_MARKER: Final = "[failed: this turn did not complete successfully]"
+INTERRUPTED_NOTE: Final = "[interrupted] partial response: "
+
+LEADING_ASSISTANT: Final = "LEADING_ASSISTANT"
+INCOMPLETE_TOOL_TURN: Final = "INCOMPLETE_TOOL_TURN"
+
+_MARKERS: Final[Mapping[MessageStatus, str]] = {
+    MessageStatus.INTERRUPTED: INTERRUPTED_MARKER,
+    MessageStatus.FAILED: FAILED_MARKER,
+}
+_ALL_WELL: Final = HistoryOptions()
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Verdict(StrEnum):
@@ -42,16 +56,22 @@ class Verdict(StrEnum):
     SUPERSEDED = "superseded"
     UNFINISHED = "draft-or-failed"
     LEADING_ASSISTANT = "leading-assistant"
+    INTERRUPTED = "interrupted"
+    INCOMPLETE = "incomplete-tool-turn"
     EMPTY = "empty"
     APPROVAL_ANSWER = "approval-answer"
 
 
 class Decision(NamedTuple):
-    """What the projection did with one record: `projected`, or omitted for `reason`."""
+    """What the projection did with one record: `projected`, or omitted for `reason`.
+
+    `omitted_parts` are the types of a projected record's parts that nothing in the prompt stands for.
+    """
 
     message_id: str
     projected: bool
     reason: Verdict
+    omitted_parts: tuple[str, ...] = ()
 
 
 def project(
@@ -61,9 +81,12 @@ def project(
     instructions: str,
     tools: Sequence[ToolSpec],
     step: int,
+    options: HistoryOptions = _ALL_WELL,
 ) -> Prompt:
     """Return the prompt for step `step` of the run whose assistant message is still streaming."""
-    prompt, _ = project_with_decisions(history, taken=taken, instructions=instructions, tools=tools, step=step)
+    prompt, _ = project_with_decisions(
+        history, taken=taken, instructions=instructions, tools=tools, step=step, options=options
+    )
     return prompt
 
 
@@ -74,27 +97,40 @@ def project_with_decisions(
     instructions: str,
     tools: Sequence[ToolSpec],
     step: int,
+    options: HistoryOptions = _ALL_WELL,
+    resolved: Resolved | None = None,
+    now: datetime | None = None,
 ) -> tuple[Prompt, tuple[Decision, ...]]:
-    """Return the prompt and one decision per record of `history`, in its order."""
+    """Return the prompt and one decision per record of `history`, in its order.
+
+    `resolved` is what the application said of files, `now` the time that approvals expire by. Raises
+    ApplicationFailedError, with the record's id, for a history that the options refuse.
+    """
+    walk = _Walk(options, resolved or {}, _own_approvals(history), PromptWriter(now))
+    for item, own in in_order(history, taken, step):
+        walk.take(item, own)
+    writer = walk.writer
+    system = (instructions, *writer.system) if instructions.strip() else tuple(writer.system)
+    prompt = Prompt(system=system, messages=writer.messages(), tools=tuple(tools))
+    return prompt, tuple(walk.decision(item) for item in history)
+
+
+def in_order(
+    history: Sequence[HistoryMessage], taken: Sequence[Taken], step: int
+) -> Iterable[tuple[HistoryMessage, Sequence[HistoryStep] | None]]:
+    """Yield the records as they are told: settled ones as they stand, with None.
+
+    The run's own answer comes in pieces, each with the finished steps that it shows; an injected input stands
+    before the step that took it.
+    """
     draft_id = _live_draft(history)
     steps_taken = {item.input_id: item.step for item in taken} if draft_id is not None else {}
     injected = _injected_by_step(history, steps_taken, step)
-    writer = _Writer()
-    verdicts: dict[str, Verdict] = {}
     for item in history:
-        message = item.message
-        if message.id == draft_id:
-            verdicts[message.id] = _write_draft(writer, item, injected, step, verdicts)
-        elif message.id not in steps_taken:
-            verdicts[message.id] = _write_record(writer, item)
-    system = (instructions, *writer.system) if instructions.strip() else tuple(writer.system)
-    prompt = Prompt(system=system, messages=writer.messages(), tools=tuple(tools))
-    return prompt, tuple(_decision(item.message.id, verdicts) for item in history)
-
-
-def _decision(message_id: str, verdicts: dict[str, Verdict]) -> Decision:
-    reason = verdicts[message_id]
-    return Decision(message_id, reason is Verdict.PROJECTED, reason)
+        if item.message.id == draft_id:
+            yield from _draft_pieces(item, injected, step)
+        elif item.message.id not in steps_taken:
+            yield item, None
 
 
 def _live_draft(history: Sequence[HistoryMessage]) -> str | None:
@@ -111,240 +147,240 @@ def _injected_by_step(
     """The injected inputs by the step that took them; one taken later than `step` joins `step`."""
     injected: dict[int, list[HistoryMessage]] = defaultdict(list)
     by_id = {item.message.id: item for item in history} if steps_taken else {}
-    for input_id, joined in steps_taken.items():
+    for input_id, joined_at in steps_taken.items():
         if input_id in by_id:
-            injected[min(joined, step)].append(by_id[input_id])
+            injected[min(joined_at, step)].append(by_id[input_id])
     return injected
 
 
-def _write_draft(
-    writer: _Writer,
-    item: HistoryMessage,
-    injected: dict[int, list[HistoryMessage]],
-    step: int,
-    verdicts: dict[str, Verdict],
-) -> Verdict:
-    """Write the run's own finished steps, each after the inputs that it took, then what `step` itself takes."""
-    finished = {past.step: past for past in _steps(item) if past.step < step}
-    verdict = Verdict.EMPTY
+def _draft_pieces(
+    item: HistoryMessage, injected: dict[int, list[HistoryMessage]], step: int
+) -> Iterable[tuple[HistoryMessage, Sequence[HistoryStep] | None]]:
+    finished = {past.step: past for past in item.steps if past.step < step}
+    pending: list[HistoryStep] = []
     for number in sorted(finished.keys() | injected.keys()):
-        for record in injected.get(number, ()):
-            verdicts[record.message.id] = _write_record(writer, record)
-        if number in finished and not writer.begun:
-            verdict = Verdict.LEADING_ASSISTANT
-        elif number in finished and writer.step(finished[number], _LIVE_CALL):
-            verdict = Verdict.PROJECTED
-    return verdict
+        if number in injected:
+            yield item, pending
+            pending = []
+            yield from ((record, None) for record in injected[number])
+        if number in finished:
+            pending.append(finished[number])
+    yield item, pending
 
 
-def _write_record(writer: _Writer, item: HistoryMessage) -> Verdict:
-    """Write one settled record, and say what became of it."""
-    message = item.message
-    if message.status not in SPEAKABLE:
-        return Verdict.SUPERSEDED if message.status is MessageStatus.SUPERSEDED else Verdict.UNFINISHED
-    if message.role is Role.USER:
-        return writer.user(message.parts)
-    if message.role in (Role.SYSTEM, Role.SUMMARY):
-        return writer.carry(message.parts)
-    if message.role is Role.TOOL:
-        # An answer releases a call; what the model hears is the result, which stands behind the call.
-        return Verdict.APPROVAL_ANSWER
-    return _write_assistant(writer, item)
+def _own_approvals(history: Sequence[HistoryMessage]) -> frozenset[tuple[str, str]]:
+    """The approvals that our own answers asked for. Looked up only where an answer to one is in the history."""
+    if all(item.message.role is not Role.TOOL for item in history):
+        return frozenset()
+    return frozenset(
+        (item.message.conversation_id, part.approval_id)
+        for item in history
+        for past in item.steps
+        for part in past.parts
+        if isinstance(part, ToolApprovalRequestPart)
+    )
 
 
-def _write_assistant(writer: _Writer, item: HistoryMessage) -> Verdict:
-    if not writer.begun:
+class _Walk:
+    """One pass over the records of a history."""
+
+    def __init__(
+        self,
+        options: HistoryOptions,
+        resolved: Resolved,
+        own_approvals: frozenset[tuple[str, str]],
+        writer: PromptWriter,
+    ) -> None:
+        self.writer = writer
+        self._options = options
+        self._resolved = resolved
+        self._own_approvals = own_approvals
+        self._verdicts: dict[str, Verdict] = {}
+        self._told: dict[str, frozenset[str]] = {}
+        self._conversation: str | None = None
+        self._user_spoke = False
+        self._is_compacted = False
+        self._chronology = Chronology()
+
+    def take(self, item: HistoryMessage, own: Sequence[HistoryStep] | None) -> None:
+        """Take the next record; `own` are the steps to show of the run's own answer."""
+        message = item.message
+        if message.conversation_id != self._conversation:
+            self._conversation, self._user_spoke, self._is_compacted = message.conversation_id, False, False
+            self._chronology = Chronology()
+        verdict = self._settled(item) if own is None else self._own(item, own)
+        if self._verdicts.get(message.id) is not Verdict.PROJECTED:
+            self._verdicts[message.id] = verdict
+
+    def decision(self, item: HistoryMessage) -> Decision:
+        """What became of a record, once all were taken."""
+        message_id = item.message.id
+        reason = self._verdicts[message_id]
+        if reason is not Verdict.PROJECTED:
+            return Decision(message_id, False, reason)
+        told = self._told[message_id]
+        kinds = dict.fromkeys(part.type for part in _parts(item))
+        return Decision(message_id, True, reason, tuple(kind for kind in kinds if kind not in told))
+
+    def _heard(self, item: HistoryMessage, told: frozenset[str]) -> Verdict:
+        """Note what stands for a record; nothing does for an empty one."""
+        if not told:
+            return Verdict.EMPTY
+        self._told[item.message.id] = self._told.get(item.message.id, _NOTHING) | told
+        return Verdict.PROJECTED
+
+    def _own(self, item: HistoryMessage, steps: Sequence[HistoryStep]) -> Verdict:
+        """Write finished steps of the run's own answer."""
+        if not steps:
+            return Verdict.EMPTY
+        if (refused := self._leads(item)) is not None:
+            return refused
+        return self._heard(item, self._steps(item, steps, is_live=True))
+
+    def _settled(self, item: HistoryMessage) -> Verdict:
+        """Write one settled record. The order of the questions is that of the rules: the first that matters decides."""
+        message = item.message
+        if not is_speakable(message.status, self._options.failed_assistant):
+            return Verdict.SUPERSEDED if message.status is MessageStatus.SUPERSEDED else Verdict.UNFINISHED
+        if message.role is Role.USER:
+            return self._user(item)
+        if message.role in (Role.SYSTEM, Role.SUMMARY):
+            return self._carried(item)
+        if (refused := self._leads(item)) is not None:
+            return refused
+        if message.role is Role.TOOL:
+            return self._answers(item)
+        return self._assistant(item)
+
+    def _user(self, item: HistoryMessage) -> Verdict:
+        self._chronology = self._chronology.after_user()
+        self._user_spoke = True
+        message = item.message
+        said: list[PromptPart] = []
+        told: set[str] = set()
+        if (text := joined(message.parts)).strip():
+            said.append(TextPart(text=text))
+            told.add("text")
+        for place, part in enumerate(message.parts):
+            if isinstance(part, FilePart):
+                file = attached(message, place, self._resolved, self._options)
+                if file is not None:
+                    said.append(file)
+                    told.add("file")
+        if said:
+            self.writer.user(message.id, said)
+        return self._heard(item, frozenset(told))
+
+    def _carried(self, item: HistoryMessage) -> Verdict:
+        """System and summary text goes to the instructions' channel: a provider wants it nowhere else."""
+        self._is_compacted = self._is_compacted or item.message.role is Role.SUMMARY
+        text = joined(item.message.parts)
+        if not text.strip():
+            return Verdict.EMPTY
+        self.writer.system.append(text)
+        return self._heard(item, frozenset({"text"}))
+
+    def _leads(self, item: HistoryMessage) -> Verdict | None:
+        """What becomes of a record that no user's came before; None if it may be told."""
+        if self._user_spoke or self._options.leading_assistant == "allow":
+            return None
+        if self._options.leading_assistant == "error":
+            raise ApplicationFailedError(LEADING_ASSISTANT, record_id=item.message.id)
         return Verdict.LEADING_ASSISTANT
-    is_interrupted = item.message.status is MessageStatus.INTERRUPTED
-    open_call = _CUT_CALL if is_interrupted else _UNUSED_CALL
-    written = [writer.step(past, open_call) for past in _steps(item)]
-    if not any(written):
-        return Verdict.EMPTY
-    if is_interrupted:
-        writer.say(Speaker.ASSISTANT, [TextPart(text=INTERRUPTED_MARKER)])
-    return Verdict.PROJECTED
+
+    def _assistant(self, item: HistoryMessage) -> Verdict:
+        form = self._options.interrupted_assistant
+        if item.message.status is MessageStatus.INTERRUPTED and form != "marker":
+            return Verdict.INTERRUPTED if form == "omit" else self._noted(item)
+        if not item.steps:
+            return self._imported(item)
+        return self._heard(item, self._marked(item, self._steps(item, item.steps)))
+
+    def _noted(self, item: HistoryMessage) -> Verdict:
+        """What an interrupted answer had said, as one line among the instructions."""
+        text = " ".join(joined(_parts(item)).split())
+        if not text:
+            return Verdict.EMPTY
+        self.writer.system.append(f"{INTERRUPTED_NOTE}{text}")
+        return self._heard(item, frozenset({"text", "control"}))
+
+    def _steps(self, item: HistoryMessage, steps: Iterable[HistoryStep], *, is_live: bool = False) -> frozenset[str]:
+        is_whole = item.message.status not in _MARKERS
+        open_call = LIVE_CALL if is_live else UNUSED_CALL if is_whole else CUT_CALL
+        told = _NOTHING
+        for past in steps:
+            told |= self.writer.step(item.message.id, past, open_call)
+        return told
+
+    def _marked(self, item: HistoryMessage, told: frozenset[str]) -> frozenset[str]:
+        """Mark what was told of an answer that did not end well: by its status, whatever its parts say."""
+        marker = _MARKERS.get(item.message.status)
+        if marker is None or not told:
+            return told
+        self.writer.mark(item.message.id, marker)
+        return told | {"control"}
+
+    def _answers(self, item: HistoryMessage) -> Verdict:
+        """Take a record of the tool role. Our own answer approvals; what the model hears is the result at the call."""
+        parts, conversation = item.message.parts, item.message.conversation_id
+        answers = [part for part in parts if isinstance(part, ToolApprovalResponsePart)]
+        if not answers or len(answers) < len(parts):
+            return self._imported(item)
+        # The calls of answers before a summary are summed up with their results.
+        if not self._is_compacted and any(
+            (conversation, part.approval_id) not in self._own_approvals for part in answers
+        ):
+            return self._imported(item)
+        for part in answers:
+            self.writer.answer(part)
+        return Verdict.APPROVAL_ANSWER
+
+    def _imported(self, item: HistoryMessage) -> Verdict:
+        """Write a record that came whole, if its calls and results fit to each other and to what was before."""
+        after = self._chronology.advanced(item.message.parts)
+        if after is None and self._options.incomplete_tool_turn == "error":
+            raise ApplicationFailedError(INCOMPLETE_TOOL_TURN, record_id=item.message.id)
+        if after is None:
+            return Verdict.INCOMPLETE
+        self._chronology = after
+        told = _NOTHING
+        for past in _rounds(item.message.parts):
+            told |= self._round(item, past)
+        return self._heard(item, self._marked(item, told))
+
+    def _round(self, item: HistoryMessage, past: HistoryStep) -> frozenset[str]:
+        told = self._steps(item, (past,))
+        calls = {part.call_id for part in past.parts if isinstance(part, ToolCallPart)}
+        asked = {part.approval_id for part in past.parts if isinstance(part, ToolApprovalRequestPart)}
+        for part in past.parts:
+            if isinstance(part, ToolApprovalResponsePart) and part.approval_id not in asked:
+                self.writer.answer(part)
+                told |= {part.type}
+        for result in past.results:
+            if result.call_id not in calls:
+                self.writer.settle(result)
+                told |= {result.type}
+        return told
 
 
-def _steps(item: HistoryMessage) -> Sequence[HistoryStep]:
-    """The message's steps; a message that came without any (an import) is divided after its results."""
-    return item.steps or _divided(item.message.parts)
+def _parts(item: HistoryMessage) -> Sequence[Part]:
+    """All parts of a record."""
+    return item.message.parts or [part for past in item.steps for part in (*past.parts, *past.results)]
 
 
-def _divided(parts: Sequence[Part]) -> list[HistoryStep]:
+def _rounds(parts: Sequence[Part]) -> list[HistoryStep]:
+    """Divide the parts of a record that came whole behind its results, as steps would have been."""
     rounds: list[tuple[list[Part], list[ToolResultPart]]] = []
     for part in parts:
         if isinstance(part, ToolResultPart):
-            if rounds:
-                rounds[-1][1].append(part)
+            if not rounds:
+                rounds.append(([], []))
+            rounds[-1][1].append(part)
         elif not rounds or rounds[-1][1]:
             rounds.append(([part], []))
         else:
             rounds[-1][0].append(part)
     return [
-        HistoryStep(step=number, parts=tuple(said), results=tuple(results), open_calls=())
+        HistoryStep(step=number, parts=tuple(said), results=tuple(results))
         for number, (said, results) in enumerate(rounds)
     ]
-
-
-class _Placeholder(NamedTuple):
-    """What the model is told about a call that has no result."""
-
-    outcome: ToolOutcome
-    output: Json
-
-
-_CUT_CALL: Final = _Placeholder(
-    ToolOutcome.ERROR,
-    {"code": "INTERRUPTED", "message": "interrupted; effects possible: the call may have done part of its work"},
-)
-_LIVE_CALL: Final = _Placeholder(
-    ToolOutcome.ERROR, {"code": "NO_RESULT", "message": "no result was recorded; effects possible"}
-)
-_UNUSED_CALL: Final = _Placeholder(
-    ToolOutcome.ERROR, {"code": "NOT_RUN", "message": "not run: the answer ended before its tool calls were run"}
-)
-_WAITING_CALL: Final = _Placeholder(ToolOutcome.SUCCESS, {"status": "waiting for approval"})
-
-
-@dataclass
-class _Writer:
-    """Collects the prompt: speakers alternate, and results stand directly behind their calls."""
-
-    system: list[str] = field(default_factory=list)
-    begun: bool = False
-    _turns: list[tuple[Speaker, list[PromptPart]]] = field(default_factory=list)
-    _ids: dict[str, int] = field(default_factory=dict)
-
-    def messages(self) -> tuple[PromptMessage, ...]:
-        """What was collected, as prompt messages."""
-        # Made of parts that are valid already: checking them again would be most of a long projection.
-        return tuple(
-            PromptMessage.model_construct(speaker=speaker, parts=tuple(parts)) for speaker, parts in self._turns
-        )
-
-    def say(self, speaker: Speaker, parts: list[PromptPart]) -> None:
-        """Append a message; what the assistant says twice in a row is one message."""
-        if speaker is Speaker.ASSISTANT and self._turns and self._turns[-1][0] is speaker:
-            self._turns[-1][1].extend(parts)
-        else:
-            self._turns.append((speaker, parts))
-
-    def user(self, parts: Iterable[Part]) -> Verdict:
-        """Append a user message: its text as one part, then its files."""
-        files: list[PromptPart] = [_attached(part) for part in parts if isinstance(part, FilePart)]
-        text = _joined(parts)
-        said = [TextPart(text=text), *files] if text.strip() else files
-        if not said:
-            return Verdict.EMPTY
-        self.begun = True
-        self.say(Speaker.USER, said)
-        return Verdict.PROJECTED
-
-    def carry(self, parts: Iterable[Part]) -> Verdict:
-        """Append system or summary text to the instructions' channel."""
-        text = _joined(parts)
-        if not text.strip():
-            return Verdict.EMPTY
-        self.system.append(text)
-        return Verdict.PROJECTED
-
-    def step(self, past: HistoryStep, open_call: _Placeholder) -> bool:
-        """Append one step: what the model said, then one result per call in call order. False if it was empty."""
-        said = _spoken(past.parts)
-        if not said:
-            return False
-        calls = any(isinstance(part, ToolCallPart) for part in said)
-        results = self._answered(said, _Answers(past, open_call)) if calls else []
-        self.say(Speaker.ASSISTANT, said)
-        if results:
-            self.say(Speaker.TOOL, results)
-        return True
-
-    def _answered(self, said: list[PromptPart], answers: _Answers) -> list[PromptPart]:
-        """The results of the calls in `said`, whose ids are made unique in place."""
-        results: list[PromptPart] = []
-        for place, part in enumerate(said):
-            if isinstance(part, ToolCallPart):
-                call_id = self._unique(part.call_id)
-                results.append(answers.take(part, call_id))
-                if call_id != part.call_id:
-                    said[place] = part.model_copy(update={"call_id": call_id})
-        return results
-
-    def _unique(self, call_id: str) -> str:
-        """Return the id, or a variant if an earlier call of the prompt has it: providers want ids unique."""
-        candidate = call_id
-        while candidate in self._ids:
-            self._ids[call_id] += 1
-            candidate = f"{call_id}_{self._ids[call_id]}"
-        self._ids[candidate] = 1
-        return candidate
-
-
-class _Answers:
-    """The results of one step, to be taken call by call."""
-
-    def __init__(self, past: HistoryStep, open_call: _Placeholder) -> None:
-        self._results: dict[str, deque[ToolResultPart]] = defaultdict(deque)
-        for result in past.results:
-            self._results[result.call_id].append(result)
-        self._waiting = {part.call_id for part in past.parts if isinstance(part, ToolApprovalRequestPart)}
-        self._open_call = open_call
-
-    def take(self, call: ToolCallPart, call_id: str) -> ToolResultPart:
-        """Return the call's result under `call_id`, or the placeholder for a call that has none."""
-        results = self._results.get(call.call_id)
-        if not results:
-            outcome, output = _WAITING_CALL if call.call_id in self._waiting else self._open_call
-            return ToolResultPart(call_id=call_id, tool_name=call.tool_name, outcome=outcome, output=output)
-        result = results.popleft()
-        return result if call_id == result.call_id else result.model_copy(update={"call_id": call_id})
-
-
-def _attached(part: FilePart) -> PromptPart:
-    url = resolve_reference(part)
-    if isinstance(url, FileUrl):
-        return PromptFile(media_type=part.media_type, filename=part.filename, url=url.url)
-    return TextPart(text=attachment_note(part.media_type, part.filename))
-
-
-def _joined(parts: Iterable[Part]) -> str:
-    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-def _spoken(parts: Sequence[Part]) -> list[PromptPart]:
-    """The parts of a step that a provider may be sent again.
-
-    Text behind a call moves before the first one, because results must follow calls directly; reasoning
-    stays before the call it led to. Reasoning that nothing follows was cut short: providers refuse it.
-    """
-    said: list[PromptPart] = []
-    first_call: int | None = None
-    for part in parts:
-        spoken = _sendable(part)
-        if spoken is None:
-            continue
-        if first_call is not None and isinstance(spoken, TextPart):
-            said.insert(first_call, spoken)
-            first_call += 1
-            continue
-        if first_call is None and isinstance(spoken, ToolCallPart):
-            first_call = len(said)
-        said.append(spoken)
-    while said and isinstance(said[-1], ReasoningPart):
-        said.pop()
-    return said
-
-
-def _sendable(part: Part) -> PromptPart | None:
-    """The part as a provider may see it: no blank text, and no reasoning without its provider's envelope.
-
-    Opaque provider output travels as reasoning without text: an adapter sends its own back as it stands.
-    """
-    if isinstance(part, TextPart):
-        return part if part.text.strip() else None
-    if isinstance(part, ReasoningPart):
-        return part if part.provider is not None else None
-    if isinstance(part, ProviderPart):
-        return ReasoningPart(text="", provider=part.envelope)
-    return part if isinstance(part, ToolCallPart) else None

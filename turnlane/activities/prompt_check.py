@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from turnlane.records.messages import TextPart, ToolCallPart, ToolResultPart
 from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
@@ -16,19 +17,36 @@ _MAY_FOLLOW = {
 """Who may speak after whom. Users may speak twice: adapters merge them where a provider wants that."""
 
 
-def check_prompt(prompt: Prompt) -> list[str]:
-    """Return what is wrong with a prompt, as sentences without content; an empty list means nothing."""
+class Fault(NamedTuple):
+    """What is wrong with a prompt, in words without content, and the record that it comes from, if one is known."""
+
+    record_id: str | None
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.words} (record {self.record_id})" if self.record_id is not None else self.words
+
+
+def check_prompt(prompt: Prompt) -> list[Fault]:
+    """Return what is wrong with a prompt; an empty list means nothing.
+
+    Cheap enough for every request: one pass, and most messages are one text.
+    """
     messages = prompt.messages
-    faults = [] if not messages or messages[0].speaker is Speaker.USER else ["the first message is not a user's"]
+    faults = [] if messages else [Fault(None, "nothing is said")]
     for place, message in enumerate(messages):
         if not _is_plain_text(message):
-            faults.extend(f"message {place}: {fault}" for fault in _message_faults(message))
+            faults.extend(_fault(messages, place, words) for words in _message_faults(message))
     for place, (one, two) in enumerate(pairwise(messages)):
         if two.speaker not in _MAY_FOLLOW[one.speaker]:
-            faults.append(f"message {place + 1}: {two.speaker} speaks after {one.speaker}")
+            faults.append(_fault(messages, place + 1, f"{two.speaker} speaks after {one.speaker}"))
     faults.extend(_pairing_faults(messages))
-    faults.extend("a blank system text" for given in prompt.system_texts if not given.text.strip())
+    faults.extend(Fault(None, "a blank system text") for given in prompt.system_texts if not given.text.strip())
     return faults
+
+
+def _fault(messages: Sequence[PromptMessage], place: int, words: str) -> Fault:
+    return Fault(messages[place].record_id, f"message {place}: {words}")
 
 
 def _is_plain_text(message: PromptMessage) -> bool:
@@ -53,24 +71,24 @@ def _message_faults(message: PromptMessage) -> Iterator[str]:
         yield "text behind a call"
 
 
-def _pairing_faults(messages: Sequence[PromptMessage]) -> Iterator[str]:
+def _pairing_faults(messages: Sequence[PromptMessage]) -> Iterator[Fault]:
     seen: set[str] = set()
     owed: list[str] = []
     for place, message in enumerate(messages):
         if owed and message.speaker is not Speaker.TOOL:
-            yield f"message {place}: calls before it are not answered"
+            yield _fault(messages, place - 1, "its calls are not answered by the message behind it")
             owed = []
         if message.speaker is Speaker.TOOL:
             if _ids(message.parts, ToolResultPart) != owed:
-                yield f"message {place}: results do not match the calls before it"
+                yield _fault(messages, place, "results do not match the calls before it")
             owed = []
         else:
             owed = _ids(message.parts, ToolCallPart)
             if len({*owed}) != len(owed) or seen.intersection(owed):
-                yield f"message {place}: a call id is used twice"
+                yield _fault(messages, place, "a call id is used twice")
             seen.update(owed)
     if owed:
-        yield "the last calls are not answered"
+        yield _fault(messages, len(messages) - 1, "its calls are not answered")
 
 
 def _ids(parts: Sequence[PromptPart], kind: type[ToolCallPart] | type[ToolResultPart]) -> list[str]:

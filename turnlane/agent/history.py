@@ -72,16 +72,13 @@ def resolve_reference(part: FilePart) -> ResolvedFile | None:
     return FileUrl(part.reference) if is_address else None
 
 
-def _by_reference(part: FilePart, message: Message) -> ResolvedFile | None:
-    return resolve_reference(part)
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryOptions:
     """What of a conversation's history the model hears, and how. The defaults are what most chats want.
 
     * `resolve_file(part, message)`, async or not, gives a user's file as the provider can take it; None if it
-      cannot be had. It is asked for every file of the history at every attempt of a step.
+      cannot be had. It is asked for every file of the history at every attempt of a step. Without it,
+      `resolve_reference` is what is done.
     * `unresolved_file`: a file that cannot be had is told by its name (`text`), left out (`omit`), or ends the
       run (`error`, code `FILE_UNRESOLVED`). Its reference never reaches the model.
     * `interrupted_assistant`: an answer that was stopped is told as far as it came, with a marker behind it; or
@@ -94,7 +91,7 @@ class HistoryOptions:
     Raises ValueError for a value that is none of these.
     """
 
-    resolve_file: FileResolver = _by_reference
+    resolve_file: FileResolver | None = None
     unresolved_file: UnresolvedFile = "text"
     interrupted_assistant: InterruptedAssistant = "marker"
     failed_assistant: FailedAssistant = "omit"

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import anthropic
 
-from turnlane.activities.providers.anthropic_prompt import anthropic_request
+from turnlane.activities.providers.anthropic_prompt import anthropic_extra, anthropic_request
 from turnlane.activities.providers.base import (
     Finish,
     Heartbeat,
@@ -60,7 +60,8 @@ class AnthropicProvider:
         client = self._clients.of(request.model)
         body = anthropic_request(request.model, request.prompt)
         create = cast(Callable[..., Any], client.messages.with_streaming_response.create)
-        call = create(**body, stream=True, extra_body=request.model.extra or None, timeout=TIMEOUT)
+        extra = anthropic_extra(request.model, body)
+        call = create(**body, stream=True, extra_body=extra or None, timeout=TIMEOUT)
         decoder = AnthropicDecoder(FAILURES, request.step)
         async with aclosing(run_call(call, decoder)) as parts:
             async for part in parts:

@@ -25,6 +25,7 @@ from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPar
 Block = dict[str, Any]
 
 DEFAULT_MAX_TOKENS = 8192
+_BEHIND_CALLS = ("tool_use",)
 _OPENING = "(the conversation so far)"
 
 
@@ -50,6 +51,25 @@ def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
     return body
 
 
+def anthropic_extra(model: Model, body: dict[str, Any]) -> dict[str, Any]:
+    """Return `model.extra` as it goes with this body.
+
+    With thinking enabled, the tool round that is being answered must begin with its thinking. One that another
+    model began, or whose thinking was cut, has none: that call is made without thinking, since it is refused else.
+    """
+    thinking = model.extra.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled" or _answers_thinking(body["messages"]):
+        return model.extra
+    return {name: value for name, value in model.extra.items() if name != "thinking"}
+
+
+def _answers_thinking(messages: list[dict[str, Any]]) -> bool:
+    """Whether the last thing said is not a tool's result, or is one of a round that began with thinking."""
+    if len(messages) < 2 or messages[-1]["content"][0]["type"] != "tool_result":
+        return True
+    return messages[-2]["content"][0]["type"] in ("thinking", "redacted_thinking")
+
+
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for message in prompt.messages:
@@ -67,9 +87,12 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def _blocks(message: PromptMessage) -> Iterator[Block]:
+    """The blocks of a message. Behind a call nothing but calls may stand: what another model thought there goes."""
+    has_called = False
     for part in message.parts:
         block = _block(part)
-        if block is not None:
+        has_called = has_called or isinstance(part, ToolCallPart)
+        if block is not None and (not has_called or block["type"] in _BEHIND_CALLS or message.speaker is Speaker.TOOL):
             yield block
 
 

@@ -115,9 +115,10 @@ def _items(message: PromptMessage) -> Iterator[Item]:
         if content:
             yield {"type": "message", "role": "user", "content": content}
         return
-    for part in message.parts:
-        item = _item(part)
-        if item is not None:
+    items = [item for part in message.parts if (item := _item(part)) is not None]
+    for item, led_to in zip(items, [*items[1:], None], strict=True):
+        # Reasoning and what it led to go together: alone, it is refused.
+        if item["type"] != "reasoning" or (led_to is not None and led_to["type"] != "reasoning"):
             yield item
 
 

@@ -1,0 +1,97 @@
+"""Attachments: the files of users' messages as a provider can have them, resolved before the prompt is made."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+
+from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.providers.wording import attachment_note
+from turnlane.agent.history import (
+    FileBytes,
+    FileText,
+    FileUrl,
+    HistoryOptions,
+    ProviderFile,
+    ResolvedFile,
+    resolve_reference,
+)
+from turnlane.records.base import clean_text
+from turnlane.records.messages import FilePart, Message, Role, TextPart
+from turnlane.records.prompt import PromptFile
+from turnlane.store.protocol import HistoryMessage
+
+logger = logging.getLogger(__name__)
+
+FILE_UNRESOLVED = "FILE_UNRESOLVED"
+RESOLVE_FILE_FAILED = "RESOLVE_FILE_FAILED"
+
+Resolved = Mapping[tuple[str, int], ResolvedFile | None]
+"""What became of files, by the id of their message and their place among its parts."""
+
+
+async def resolve_files(history: Sequence[HistoryMessage], options: HistoryOptions) -> Resolved:
+    """Ask the application about every file of users' messages, in order.
+
+    Empty where the application leaves it to us. Raises ApplicationFailedError with the message's id for what
+    its function does wrong.
+    """
+    if options.resolve_file is None:
+        return {}
+    return {
+        (item.message.id, place): await _resolve(part, item.message, options)
+        for item in history
+        if item.message.role is Role.USER
+        for place, part in enumerate(item.message.parts)
+        if isinstance(part, FilePart)
+    }
+
+
+async def _resolve(part: FilePart, message: Message, options: HistoryOptions) -> ResolvedFile | None:
+    assert options.resolve_file is not None
+    try:
+        given = options.resolve_file(part, message)
+        resolved = await given if inspect.isawaitable(given) else given
+        if resolved is not None and not isinstance(resolved, ResolvedFile):
+            raise TypeError("a file is resolved to a FileUrl, FileBytes, FileText or ProviderFile, or to None")
+        return resolved
+    except Exception as error:
+        failed = "resolving a file of message %s failed with %s at %s"
+        logger.error(failed, message.id, type(error).__name__, place_of(error))
+        raise ApplicationFailedError(RESOLVE_FILE_FAILED, record_id=message.id) from None
+
+
+def attached(message: Message, place: int, resolved: Resolved, options: HistoryOptions) -> PromptFile | TextPart | None:
+    """Return the file at a place of a message as the prompt has it; None if nothing stands for it.
+
+    Raises ApplicationFailedError for a file that cannot be had, where the options say so: its text names the
+    reference, its code and record id do not.
+    """
+    part = message.parts[place]
+    assert isinstance(part, FilePart)
+    found = resolve_reference(part) if options.resolve_file is None else resolved[message.id, place]
+    match found:
+        case FileUrl(url):
+            return PromptFile(media_type=part.media_type, filename=part.filename, url=url)
+        case FileBytes(data, media_type):
+            return PromptFile(
+                media_type=media_type or part.media_type,
+                filename=part.filename,
+                data=base64.b64encode(data).decode("ascii"),
+            )
+        case ProviderFile(provider, file_id):
+            return PromptFile(media_type=part.media_type, filename=part.filename, file_id=file_id, provider=provider)
+        case FileText(text):
+            return TextPart(text=text) if clean_text(text).strip() else None
+    return _unresolved(part, message.id, options)
+
+
+def _unresolved(part: FilePart, message_id: str, options: HistoryOptions) -> TextPart | None:
+    if options.unresolved_file == "error":
+        text = f"the file {part.reference!r} of message {message_id} could not be resolved"
+        raise ApplicationFailedError(FILE_UNRESOLVED, text, record_id=message_id)
+    if options.unresolved_file == "omit":
+        return None
+    return TextPart(text=attachment_note(part.media_type, part.filename))

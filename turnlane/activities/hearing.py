@@ -1,0 +1,66 @@
+"""Hearing: the history as the model is to hear it, by the agent's own projection or by ours."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from turnlane.activities.attachments import resolve_files
+from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.projection import in_order, project_with_decisions
+from turnlane.agent.history import HistoryOptions, OwnProjection
+from turnlane.records.lane import Taken
+from turnlane.records.messages import Message
+from turnlane.records.prompt import Prompt, ToolSpec
+from turnlane.store.protocol import HistoryMessage, HistoryStep
+
+logger = logging.getLogger(__name__)
+
+PROJECTION_FAILED = "PROJECTION_FAILED"
+
+
+async def hear(
+    history: Sequence[HistoryMessage],
+    options: HistoryOptions,
+    *,
+    taken: Sequence[Taken],
+    tools: Sequence[ToolSpec],
+    step: int,
+    now: datetime,
+) -> Prompt:
+    """Return the prompt that a history makes: its messages, and the system texts that it carries.
+
+    Raises ApplicationFailedError for what the application's functions do wrong, and for a history that the
+    options refuse.
+    """
+    if options.project is not None:
+        heard = [_told(item, own) for item, own in in_order(history, taken, step)]
+        return await _by_application([message for message in heard if message.parts], options, tools)
+    resolved = await resolve_files(history, options)
+    prompt, _ = project_with_decisions(
+        history, taken=taken, instructions="", tools=tools, step=step, options=options, resolved=resolved, now=now
+    )
+    return prompt
+
+
+def _told(item: HistoryMessage, own: Sequence[HistoryStep] | None) -> Message:
+    """A record as an application's projection is given it: of the run's own answer, what is finished."""
+    if own is None:
+        return item.message
+    parts = tuple(part for past in own for part in (*past.parts, *past.results))
+    return item.message.model_copy(update={"parts": parts})
+
+
+async def _by_application(messages: Sequence[Message], options: HistoryOptions, tools: Sequence[ToolSpec]) -> Prompt:
+    assert options.project is not None
+    try:
+        given = options.project(messages)
+        made = await given if inspect.isawaitable(given) else given
+        if not isinstance(made, OwnProjection):
+            raise TypeError("a projection returns an OwnProjection")
+        return Prompt(system=tuple(made.system), messages=tuple(made.messages), tools=tuple(tools))
+    except Exception as error:
+        logger.error("the agent's own projection failed with %s at %s", type(error).__name__, place_of(error))
+        raise ApplicationFailedError(PROJECTION_FAILED) from None

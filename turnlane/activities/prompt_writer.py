@@ -1,0 +1,201 @@
+"""The prompt writer: speakers take turns, and results stand directly behind their calls.
+
+Every provider's rules come down to that, so a prompt that the writer made is one that all of them accept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from turnlane.activities.placeholders import Placeholder, answered_call, waiting_call
+from turnlane.activities.speaking import prompt_part, spoken
+from turnlane.records.messages import (
+    TextPart,
+    ToolApprovalRequestPart,
+    ToolApprovalResponsePart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnlane.records.prompt import PromptMessage, PromptPart, Speaker
+from turnlane.store.protocol import HistoryStep
+
+AWAITED_NOTE: Final = "[the awaited result now stands with its call, above]"
+"""What a user says when an answer is wanted because a call of an earlier answer now has its result."""
+
+SILENT_NOTE: Final = "[nothing was said here]"
+"""What a user says when nothing of what they said could be told, and the assistant spoke last."""
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+_OF_CALLS: Final = frozenset({"tool-result", "tool-approval-request", "tool-approval-response"})
+"""What the one result of a call stands for."""
+
+
+@dataclass
+class _Turn:
+    """A message while it is written."""
+
+    speaker: Speaker
+    parts: list[PromptPart]
+    record_id: str | None
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where the result of a call will stand that has a placeholder now."""
+
+    results: list[PromptPart]
+    place: int
+    call_id: str
+    tool_name: str
+
+
+@dataclass
+class PromptWriter:
+    """Collects the messages of a prompt, and the system texts beside them. `now` tells what has expired."""
+
+    now: datetime | None = None
+    system: list[str] = field(default_factory=list)
+    _turns: list[_Turn] = field(default_factory=list)
+    _ids: dict[str, int] = field(default_factory=dict)
+    _waiting: dict[str, _Slot] = field(default_factory=dict)
+    _asked: dict[str, _Slot] = field(default_factory=dict)
+    _is_answered: bool = False
+
+    def messages(self) -> tuple[PromptMessage, ...]:
+        """What was collected. The model is to speak next, so it ends with what somebody else said."""
+        if not self._turns or self._turns[-1].speaker is Speaker.ASSISTANT:
+            self._note()
+        # Made of parts that are valid already: checking them again would be most of a long projection.
+        return tuple(
+            PromptMessage.model_construct(speaker=turn.speaker, parts=tuple(turn.parts), record_id=turn.record_id)
+            for turn in self._turns
+        )
+
+    def user(self, record_id: str, parts: list[PromptPart]) -> None:
+        """Append what a user said."""
+        self._turns.append(_Turn(Speaker.USER, parts, record_id))
+        self._is_answered = False
+
+    def mark(self, record_id: str, text: str) -> None:
+        """Append a mark to what the assistant said."""
+        last = self._turns[-1]
+        if last.speaker is Speaker.ASSISTANT:
+            last.parts.append(TextPart(text=text))
+        else:
+            self._turns.append(_Turn(Speaker.ASSISTANT, [TextPart(text=text)], record_id))
+
+    def step(self, record_id: str, past: HistoryStep, open_call: Placeholder) -> frozenset[str]:
+        """Append one step: what the model said, then one result per call in call order.
+
+        `open_call` stands for the result of a call that has none and waits for nobody. Returns the types of
+        the parts that are told by what was appended: none if that is nothing.
+        """
+        sources = spoken(past.parts)
+        if not sources:
+            return _NOTHING
+        if self._turns and self._turns[-1].speaker is Speaker.ASSISTANT:
+            self._note()
+        said = [prompt_part(part) for part in sources]
+        self._turns.append(_Turn(Speaker.ASSISTANT, said, record_id))
+        self._is_answered = False
+        kinds = frozenset(part.type for part in sources)
+        if "tool-call" not in kinds:
+            return kinds
+        results: list[PromptPart] = []
+        self._turns.append(_Turn(Speaker.TOOL, results, record_id))
+        self._write_results(said, results, _Answers(past, open_call, self.now))
+        return kinds | _OF_CALLS
+
+    def answer(self, response: ToolApprovalResponsePart) -> None:
+        """Take an answer to an approval. Its call's result, where there is one, stands behind the call already."""
+        self._is_answered = True
+        slot = self._asked.pop(response.approval_id, None)
+        if slot is not None:
+            slot.results[slot.place] = answered_call(response).result(slot.call_id, slot.tool_name)
+
+    def settle(self, result: ToolResultPart) -> None:
+        """Put a result that comes later than the step of its call behind that call."""
+        self._is_answered = True
+        slot = self._waiting.pop(result.call_id, None)
+        if slot is not None:
+            slot.results[slot.place] = result.model_copy(update={"call_id": slot.call_id})
+
+    def _note(self) -> None:
+        """Let somebody speak between two times that the assistant does."""
+        self._turns.append(_Turn(Speaker.USER, [TextPart(text=self._note_text())], None))
+        self._is_answered = False
+
+    def _note_text(self) -> str:
+        return AWAITED_NOTE if self._is_answered else SILENT_NOTE
+
+    def _write_results(self, said: list[PromptPart], results: list[PromptPart], answers: _Answers) -> None:
+        """Write the results of the calls in `said`, whose ids are made unique in place."""
+        for place, part in enumerate(said):
+            if isinstance(part, ToolCallPart):
+                call_id = self._unique(part.call_id)
+                result, request = answers.take(part, call_id)
+                if request is not None:
+                    slot = _Slot(results, len(results), call_id, part.tool_name)
+                    self._waiting[part.call_id] = self._asked[request.approval_id] = slot
+                results.append(result)
+                if call_id != part.call_id:
+                    said[place] = part.model_copy(update={"call_id": call_id})
+
+    def _unique(self, call_id: str) -> str:
+        """Return the id, or a variant if an earlier call of the prompt has it: providers want ids unique."""
+        candidate = call_id
+        while candidate in self._ids:
+            self._ids[call_id] += 1
+            candidate = f"{call_id}_{self._ids[call_id]}"
+        self._ids[candidate] = 1
+        return candidate
+
+
+class _Answers:
+    """The results of one step, to be taken call by call."""
+
+    def __init__(self, past: HistoryStep, open_call: Placeholder, now: datetime | None) -> None:
+        self._results: dict[str, deque[ToolResultPart]] = defaultdict(deque)
+        for result in past.results:
+            self._results[result.call_id].append(result)
+        self._requests, self._responses = _approvals(past)
+        self._open_call = open_call
+        self._now = now
+
+    def take(self, call: ToolCallPart, call_id: str) -> tuple[ToolResultPart, ToolApprovalRequestPart | None]:
+        """Return the call's result under `call_id`, or a placeholder; with it the request that it waits for."""
+        results = self._results.get(call.call_id)
+        if results:
+            result = results.popleft()
+            return (result if call_id == result.call_id else result.model_copy(update={"call_id": call_id})), None
+        request = self._requests.get(call.call_id)
+        if request is None:
+            return self._open_call.result(call_id, call.tool_name), None
+        response = self._responses.get(request.approval_id)
+        if response is None:
+            return waiting_call(request, self._now).result(call_id, call.tool_name), request
+        stands = self._open_call if response.approved else answered_call(response)
+        return stands.result(call_id, call.tool_name), request
+
+
+def _approvals(
+    past: HistoryStep,
+) -> tuple[dict[str, ToolApprovalRequestPart], dict[str, ToolApprovalResponsePart]]:
+    """The requests of a step by call, and the answers to them that stand beside them by approval."""
+    requests: dict[str, ToolApprovalRequestPart] = {}
+    responses: dict[str, ToolApprovalResponsePart] = {}
+    for part in past.parts:
+        if isinstance(part, ToolApprovalRequestPart):
+            requests[part.call_id] = part
+        elif isinstance(part, ToolApprovalResponsePart):
+            responses[part.approval_id] = part
+    return requests, responses
+
+
+def joined(parts: Sequence[object]) -> str:
+    """The text of a message that stands as one text: its text parts, line by line."""
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
