@@ -274,6 +274,7 @@ class Lane:
         calls: Sequence[NewCall] = (),
         usage: Usage | None = None,
         keep_parts: bool = True,
+        unbilled: bool = False,
     ) -> Written:
         phase = OperationPhase.COMPLETED if keep_parts else OperationPhase.FAILED
         finish = StepFinish(
@@ -285,6 +286,7 @@ class Lane:
             usage=usage,
             evidence={"response": "r-1"},
             keep_parts=keep_parts,
+            unbilled=unbilled,
         )
         return await self.store.finish_step(finish, self.clock())
 

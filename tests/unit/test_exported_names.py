@@ -39,6 +39,7 @@ AGENT = [
     "ResponseRejected",
     "Ruling",
     "ScriptedModel",
+    "SpendLimits",
     "Tool",
     "ToolContext",
     "ToolError",

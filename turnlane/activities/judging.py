@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
+from turnlane.activities.budgets import budget_stop
 from turnlane.activities.failing import as_failures, place_of
 from turnlane.activities.preparing import ApplicationFailedError
 from turnlane.agent.acceptance import Answer, waits_for_approval
@@ -58,9 +59,19 @@ Judge = Callable[[Boundary], Awaitable[str | None]]
 """Returns the name of the policy that stops the run at this boundary, or None."""
 
 
-def judges_of(agent: Agent) -> Iterable[Judge]:
-    """The judges of an agent, in the order in which their word counts."""
+def judges_of(agent: Agent, store: Store) -> Iterable[Judge]:
+    """The judges of an agent, in the order in which their word counts; its budget comes last."""
     yield from (_stop_judge(policy) for policy in agent.stop_policies)
+    if agent.spend_limits is not None:
+        yield _budget_judge(store)
+
+
+def _budget_judge(store: Store) -> Judge:
+    async def judge(boundary: Boundary) -> str | None:
+        run = boundary.run.run
+        return await budget_stop(store, boundary.agent, run.conversation_id, run.id)
+
+    return judge
 
 
 def _stop_judge(policy: StopPolicy) -> Judge:
@@ -105,7 +116,7 @@ class Judging:
 
     async def _judged(self, agent: Agent, run: RunContext, answer: HistoryMessage, stop: str | None) -> Judgement:
         boundary = Boundary(agent=agent, run=run, steps=steps_of(answer))
-        named = [stop, *[await judge(boundary) for judge in judges_of(agent)]]
+        named = [stop, *[await judge(boundary) for judge in judges_of(agent, self._store)]]
         first = next((name for name in named if name is not None), None)
         if first is None:
             return Judgement()

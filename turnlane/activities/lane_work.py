@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio import activity
 
+from turnlane.activities.budgets import check_budget
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
 from turnlane.activities.resolving import preflight
@@ -30,6 +31,7 @@ from turnlane.records.lane import LaneSettings, RunStanding
 from turnlane.records.messages import (
     FilePart,
     InputPart,
+    Role,
     TextPart,
     ToolApprovalResponsePart,
     ToolOutcome,
@@ -233,6 +235,8 @@ class LaneWork:
         parts = await self._check_content(request.conversation_id, item, agent)
         await preflight(agent, request, item, parts)
         await self._check_ids(request.conversation_id, item)
+        if item.role is not Role.TOOL:
+            await check_budget(self._store, agent, request.conversation_id)
         return _policy(agent, request, item)
 
     async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> tuple[InputPart, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
+from turnlane.activities.budgets import budget_stop
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import NOTHING, Spent, request_evidence, response_evidence
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
@@ -46,6 +47,7 @@ from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
 from turnlane.agent.agent import Agent
 from turnlane.agent.models import Model
+from turnlane.agent.pricing import with_cost
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
@@ -133,6 +135,9 @@ class _Step:
 
     async def make(self) -> StepOutcome:
         """Prepare, call, stream, store."""
+        stop = await budget_stop(self._store, self._agent, self._fence.conversation_id, self._fence.run_id)
+        if stop is not None:
+            return StepOutcome(end=StepEnd.STOPPED, attempt=self._fence.attempt, stop=stop)
         try:
             request = self._request.model_copy(update={"fence": self._fence})
             prepared = await Preparation(self._store, self._agent, request).prepare()
@@ -310,7 +315,8 @@ class _Step:
         """Store how the attempt ended, however long the store is away: it was paid for."""
         finish = self._progress.finish
         spent = Spent(finish.usage, finish.raw_usage) if finish and finish.usage else self._progress.early
-        usage = spent.usage
+        usage = with_cost(spent.usage, self._agent.price_list.of(self._model.name, finish.model if finish else None))
+        spent = Spent(usage, spent.raw)
         record = StepFinish(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
@@ -329,6 +335,7 @@ class _Step:
             finish=finish.reason if finish else None,
             calls=self._draft.call_refs() if end is StepEnd.FINISHED else (),
             failure=failure,
+            cost=usage.cost if usage and usage.cost and usage.cost.value is not None else None,
             input_tokens=usage.input_tokens.value if usage else None,
             output_tokens=usage.output_tokens.value if usage else None,
             facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,

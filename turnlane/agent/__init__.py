@@ -10,6 +10,7 @@ from turnlane.agent.approvals import (
     ResponseRejected,
     Ruling,
 )
+from turnlane.agent.budgets import SpendLimits
 from turnlane.agent.files import Upload
 from turnlane.agent.history import (
     FileBytes,
@@ -52,6 +53,7 @@ __all__ = [
     "ResponseRejected",
     "Ruling",
     "ScriptedModel",
+    "SpendLimits",
     "Tool",
     "ToolContext",
     "ToolError",

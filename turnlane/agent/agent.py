@@ -10,11 +10,14 @@ from pydantic import BaseModel
 
 from turnlane.agent.acceptance import Acceptance
 from turnlane.agent.approvals import Approvals
+from turnlane.agent.budgets import SpendLimits
 from turnlane.agent.call_hooks import BeforeCall, CallHooks, CallReturned, CallStarted
 from turnlane.agent.files import PersistFile
 from turnlane.agent.history import HistoryOptions
 from turnlane.agent.model_choice import Preflight, ResolveModel, check_choice
 from turnlane.agent.models import Model
+from turnlane.agent.prices import Prices
+from turnlane.agent.pricing import PriceList
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
 from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
@@ -64,7 +67,8 @@ class Agent:
     `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again.
     `stop_when` are conditions under which a run ends behind a round of tool calls; `accept` judges the answer of
     a run that would complete. `before_call` may refuse a tool call or replace its arguments; `call_started` and
-    `call_returned` are told of each try of one.
+    `call_returned` are told of each try of one. `prices` are what models cost, by the name under which they
+    answer; `spend_limits` are what runs and conversations may spend.
 
     With `models`, `model` may be the key of one and a conversation may choose another; `preflight` may refuse an
     input before it is admitted, and `resolve_model` decides on the model of each run. Raises ValueError for names
@@ -96,6 +100,8 @@ class Agent:
     models: ModelRegistry | None = None
     preflight: Preflight | None = None
     resolve_model: ResolveModel | None = None
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    spend_limits: SpendLimits | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -164,6 +170,11 @@ class Agent:
         """The named conditions of `stop_when`, in order."""
         return stop_policies(self.stop_when)
 
+    @cached_property
+    def price_list(self) -> PriceList:
+        """What the models of this agent cost, as far as that is known."""
+        return PriceList(self.prices, self.models)
+
     @property
     def call_hooks(self) -> CallHooks:
         """The hooks around its tool calls."""
@@ -171,7 +182,9 @@ class Agent:
 
     @property
     def _checks_nothing(self) -> bool:
-        return self.context is None and self.metadata is None and self.models is None and self.preflight is None
+        has_budget = self.spend_limits is not None and self.spend_limits.of_conversation
+        has_models = self.models is not None or self.preflight is not None
+        return self.context is None and self.metadata is None and not has_models and not has_budget
 
     @cached_property
     def facts(self) -> AgentFacts:
@@ -184,6 +197,6 @@ class Agent:
             retry=self.retry,
             queued_runs=self.limits.queued_runs,
             recent_receipts=self.limits.recent_receipts,
-            judges=bool(self.stop_policies) or self.accept is not None,
+            judges=bool(self.stop_policies) or self.accept is not None or self.spend_limits is not None,
             fallbacks=tuple(model.name[:128] for model in self.fallbacks),
         )

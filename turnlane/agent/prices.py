@@ -39,17 +39,18 @@ class Prices:
             raise ValueError("a currency is three capital letters")
         given = {"input": input, "output": output, "cache_read": cache_read, "cache_write": cache_write}
         for name, amount in given.items():
-            object.__setattr__(self, name, None if amount is None else _exact(name, amount))
+            object.__setattr__(self, name, None if amount is None else exact_amount(f"{name} price", amount))
         object.__setattr__(self, "currency", currency)
 
 
-def _exact(name: str, amount: object) -> Decimal:
+def exact_amount(name: str, amount: object) -> Decimal:
+    """Return an amount of money as it was written. Raises TypeError for a float, ValueError for what is no amount."""
     if isinstance(amount, bool) or not isinstance(amount, Decimal | str | int):
-        raise TypeError(f"the {name} price is decimal text, a whole number or a Decimal")
+        raise TypeError(f"the {name} is decimal text, a whole number or a Decimal")
     try:
         exact = Decimal(amount)
     except InvalidOperation:
-        raise ValueError(f"the {name} price is not a decimal number") from None
+        raise ValueError(f"the {name} is not a decimal number") from None
     if not exact.is_finite() or exact < 0:
-        raise ValueError(f"the {name} price is zero or more")
+        raise ValueError(f"the {name} is zero or more")
     return exact

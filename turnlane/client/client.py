@@ -43,6 +43,7 @@ from turnlane.records.lane import AbandonRequest, ControlReply, ModelRequest, Pu
 from turnlane.records.limits import Limits
 from turnlane.records.messages import InputPart, Role
 from turnlane.records.runs import Run, RunView, Snapshot
+from turnlane.records.spending import ConversationSpend
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import ConversationPage, MessagePage, Store
 
@@ -343,6 +344,10 @@ class Turnlane:
         """One run, with its answer once it has ended."""
         reads = self._reads_of(conversation_id)
         return await reads.load_run(conversation_id, checked_id("run_id", run_id), tenant=tenant)
+
+    async def spend(self, conversation_id: str, *, tenant: str | None = None) -> ConversationSpend:
+        """What the conversation spent: its ended runs in all, and the run in flight so far."""
+        return await self._reads_of(conversation_id).conversation_spend(conversation_id, tenant=tenant)
 
     async def conversations(
         self, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None

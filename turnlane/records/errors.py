@@ -13,6 +13,7 @@
     └── FinalError             making the call again cannot help
         ├── StoreSchemaError · StoreIntegrityError · StaleFenceError · StackError
         ├── TemporalRefusedError
+        ├── BudgetExceededError · BudgetUnenforceableError
         └── PolicyFailedError · PreflightFailedError · StaleModelsError · RunFailedError
 
 Every class has a `code`, which travels (as the type of a Temporal failure, in a reply, on the CLI);
@@ -244,6 +245,18 @@ class StaleModelsError(FinalError):
     """What is known of models was observed too long ago, or in the future."""
 
     code = "STALE_MODELS"
+
+
+class BudgetExceededError(FinalError):
+    """The conversation spent what its agent's budget allows. Nothing was admitted."""
+
+    code = "BUDGET_EXCEEDED"
+
+
+class BudgetUnenforceableError(FinalError):
+    """The agent has a budget, and nobody knows what the conversation spent. Nothing was admitted."""
+
+    code = "BUDGET_UNENFORCEABLE"
 
 
 class RunFailedError(FinalError):

@@ -19,6 +19,7 @@ class LedgerKind(StrEnum):
     RETRY_SCHEDULED = "retry/scheduled"
     RETRY_STARTED = "retry/started"
     COMPACTION_FINISHED = "compaction/finished"
+    BUDGET_UNENFORCEABLE = "budget/unenforceable"
     ADMISSION_REFUSED = "admission/refused"
     APPROVAL_DECIDED = "approval/decided"
     APPROVAL_RESPONSE_REJECTED = "approval/response-rejected"

@@ -14,6 +14,7 @@ from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, Taken
 from turnlane.records.messages import ToolOutcome
 from turnlane.records.runs import Failure, RunState
+from turnlane.records.usage import CostValue
 
 
 class Fence(Payload):
@@ -89,20 +90,23 @@ class CallRef(Payload):
 
 
 class StepEnd(StrEnum):
-    """How a step ended. `aborted`: it was told to stop. `stale`: its fence was no longer valid."""
+    """How a step ended. `aborted`: it was told to stop. `stale`: its fence was no longer valid. `stopped`: it was
+    not made, since a policy stops the run."""
 
     FINISHED = "finished"
     FAILED = "failed"
     ABORTED = "aborted"
     TIMED_OUT = "timed-out"
     STALE = "stale"
+    STOPPED = "stopped"
 
 
 class StepOutcome(Payload):
     """What came of a step. The content is in the store already.
 
     A finished step has a failure as well where its answer was cut or refused, or where judging it failed;
-    `rejected` says that the agent does not accept it. `asked` are the approvals of its awaiting calls.
+    `rejected` says that the agent does not accept it. `asked` are the approvals of its awaiting calls. `stop`
+    names the policy that stops the run before the call. `cost` is what the attempt cost, where that is known.
     """
 
     end: StepEnd
@@ -115,6 +119,8 @@ class StepOutcome(Payload):
     facts: AgentFacts | None = None
     asked: tuple[AskedApproval, ...] = ()
     rejected: bool = False
+    stop: Name | None = None
+    cost: CostValue | None = None
 
     @property
     def runs_its_calls(self) -> bool:

@@ -16,7 +16,7 @@ from turnlane.records.ledger import LedgerKind
 from turnlane.records.mutations import MutationKind
 from turnlane.records.runs import Operation, RunState
 from turnlane.records.steps import Fence
-from turnlane.records.usage import Usage, UsageValue, add_usage
+from turnlane.records.usage import UNREPORTED, UsageValue, add_usage
 from turnlane.store.delivery import OperationNote
 from turnlane.store.fenced import (
     ALSO_ASKED_TO_STOP,
@@ -42,7 +42,7 @@ def begin_compaction(connection: Connection, start: CompactionStart, now: dateti
     if _last_id(run) == start.operation.operation_id:
         return unchanged(Fenced(work, run))
     if run.attempt_open:
-        run.usage = dump_usage(add_usage(load_usage(run.usage), Usage()))
+        run.usage = dump_usage(add_usage(load_usage(run.usage), UNREPORTED))
     run.attempt_open = True
     _tell(Fenced(work, run), start.operation, now)
     return written(work, run, now)
@@ -94,6 +94,8 @@ def last_input_tokens(connection: Connection, conversation_id: str) -> int | Non
     )
     for row in connection.execute(query.order_by(LEDGER.c.seq.desc()).limit(_LOOKED_BACK)):
         payload: JsonObject = json.loads(row.payload)
+        if row.kind == LedgerKind.PROVIDER_RESPONSE and "run_id" not in payload:
+            continue
         if row.kind == LedgerKind.PROVIDER_RESPONSE:
             return _input_tokens(payload)
         if payload.get("type") == MutationKind.COMPACT:

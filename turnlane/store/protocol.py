@@ -20,6 +20,7 @@ from turnlane.records.ledger import LedgerEvent, LedgerPage
 from turnlane.records.messages import Message, Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch, CommitReply
 from turnlane.records.runs import Operation, Run, RunView, Snapshot, TerminalReason
+from turnlane.records.spending import ConversationSpend
 from turnlane.records.steps import CallOrigin, Fence
 from turnlane.records.turns import PreparedTurn, Seed
 from turnlane.records.usage import Usage
@@ -465,6 +466,10 @@ class StoreReads(Protocol):
         self, conversation_id: str, *, limit: int = 100, cursor: str | None = None, tenant: str | None = None
     ) -> tuple[tuple[Run, ...], str | None]:
         """Return a page of runs in the order of their admission, and the cursor of the next one."""
+        ...
+
+    async def conversation_spend(self, conversation_id: str, *, tenant: str | None = None) -> ConversationSpend:
+        """Return what the conversation's ended runs spent in all, and what the run in flight spent so far."""
         ...
 
     async def list_conversations(

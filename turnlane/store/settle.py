@@ -8,7 +8,7 @@ from turnlane.records.events import Metrics
 from turnlane.records.messages import ControlPart, MessageStatus
 from turnlane.records.mutations import Absorption, SettleRun
 from turnlane.records.runs import ENDINGS, LIVE_STATES, RunState, TerminalReason
-from turnlane.records.usage import UNREPORTED, add_usage, computed
+from turnlane.records.usage import computed
 from turnlane.store.content import CONTROL, CONTROL_STEP
 from turnlane.store.delivery import Note, TerminalNote
 from turnlane.store.describe import describe_effect
@@ -16,6 +16,7 @@ from turnlane.store.effects import Change, insert_draft, require, state_note
 from turnlane.store.open_calls import close_answered_calls, close_calls, interrupted_result
 from turnlane.store.order import move_block
 from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage, run_record
+from turnlane.store.spending import count_spend, run_spent
 from turnlane.store.statements import change_row, insert_rows, new_row
 from turnlane.store.tables import MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
@@ -42,7 +43,7 @@ def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
     if effect.answers:
         close_answered_calls(work, run)
     absorbed = _end_message(work, run, effect, status, at)
-    _end_run(run, effect, ending.state)
+    _end_run(work, run, effect, ending.state)
     work.touch(run, at)
     return Change((run, *absorbed), _notes(run, effect, absorbed), describe_effect(effect))
 
@@ -69,10 +70,10 @@ def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStat
     return absorbed
 
 
-def _end_run(run: RunRow, effect: SettleRun, state: RunState) -> None:
-    # An attempt whose end was never stored was spend all the same, and nobody knows how much.
-    unreported = UNREPORTED if run.attempt_open else None
-    run.usage = dump_usage(computed(add_usage(load_usage(run.usage), unreported)))
+def _end_run(work: Work, run: RunRow, effect: SettleRun, state: RunState) -> None:
+    spent = run_spent(run)
+    count_spend(work, spent)
+    run.usage = dump_usage(computed(spent))
     # What was prepared is for steps to come; the rows of ended runs are read often, and it may be large.
     run.attempt_open, run.checkpoint_seq, run.prepared = False, None, None
     run.state, run.terminal_reason = state, effect.reason
@@ -94,6 +95,7 @@ def _absorb(work: Work, run: RunRow, entry: Absorption, at: datetime) -> RunRow:
         change_row(work.connection, MessageRow, draft, status=MessageStatus.SUPERSEDED, updated_at=at)
     for input_id in entry.input_ids:
         change_row(work.connection, MessageRow, (work.conversation_id, input_id), run_id=run.id)
+    count_spend(work, run_spent(other))
     other.state, other.terminal_reason = RunState.SUPERSEDED, TerminalReason.ABSORBED
     other.absorbed_into_run_id, other.checkpoint_seq = run.id, None
     work.touch(other, at)

@@ -20,6 +20,7 @@ from turnlane.records.ledger import LedgerEvent, LedgerPage
 from turnlane.records.messages import Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch
 from turnlane.records.runs import Operation, Run, RunView, Snapshot
+from turnlane.records.spending import ConversationSpend
 from turnlane.records.steps import CallOrigin, Fence
 from turnlane.store import (
     approvals,
@@ -35,6 +36,7 @@ from turnlane.store import (
     ledger,
     lists,
     reads,
+    spending,
     work,
 )
 from turnlane.store.database import Database, connect
@@ -314,6 +316,11 @@ class SqlStore:
     ) -> tuple[tuple[Run, ...], str | None]:
         return await self._database.read(
             lambda connection: reads.list_runs(connection, conversation_id, limit, cursor, tenant)
+        )
+
+    async def conversation_spend(self, conversation_id: str, *, tenant: str | None = None) -> ConversationSpend:
+        return await self._database.read(
+            lambda connection: spending.conversation_spend(connection, conversation_id, tenant)
         )
 
     async def list_conversations(

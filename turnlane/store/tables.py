@@ -54,8 +54,9 @@ class ConversationRow(StoreTable, table=True):
 
     A row with version 0 only reserves an epoch; every read takes it for unknown. `ledger_seq`,
     `lane_seq` and `last_order` name the last one given; `next_position` and `first_position` bound the
-    positions given to messages, from below exclusively and from above inclusively. `spent` is the usage
-    of all ended runs, NULL while nobody has summed it. `model` is the key of the model that it chose.
+    positions given to messages, from below exclusively and from above inclusively. `spent` is the tally
+    of all ended runs; NULL in a conversation from before it was kept, while none of its runs has ended since. `model`
+    is the key of the model that it chose.
     """
 
     __tablename__ = "turnlane_conversation"

@@ -12,6 +12,7 @@ from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.errors import ConversationPurgedError, StoreIntegrityError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import LIVE_STATES
+from turnlane.records.spending import Tally
 from turnlane.store.delivery import Note, Told, dump_notes
 from turnlane.store.statements import find_row, insert_rows, new_row, update_row
 from turnlane.store.tables import TOMBSTONE, ConversationRow, LedgerRow, RunRow
@@ -36,7 +37,7 @@ def refuse_purged(connection: Connection, conversation_id: str) -> None:
 def create_conversation(connection: Connection, conversation_id: str, now: datetime) -> ConversationRow:
     """Insert the row of a conversation that has none, unless it was purged."""
     refuse_purged(connection, conversation_id)
-    row = new_row(ConversationRow, id=conversation_id, created_at=now, updated_at=now)
+    row = new_row(ConversationRow, id=conversation_id, created_at=now, updated_at=now, spent=Tally().model_dump_json())
     insert_rows(connection, ConversationRow, row)
     return row
 

@@ -62,6 +62,8 @@ def step_end(outcome: StepOutcome) -> RunEnd:
         return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
     if outcome.end is StepEnd.STALE:
         return RunEnd(reason=TerminalReason.STORAGE_CONFLICT, control=ControlReason.STALE_RUN)
+    if outcome.end is StepEnd.STOPPED:
+        return policy_end(outcome.stop or MAX_STEPS)
     if outcome.end is StepEnd.ABORTED:
         return RunEnd(reason=TerminalReason.INTERRUPTED, control=ControlReason.RUN_INTERRUPTED)
     if outcome.finish is FinishReason.ERROR or _is_ours(outcome.failure):

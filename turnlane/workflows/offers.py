@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnlane.records.admissions import Policy
-from turnlane.records.lane import AbortReason, LaneHead
+from turnlane.records.lane import AbortReason, LaneHead, RunProgress
 from turnlane.records.mutations import Absorption
 from turnlane.records.runs import RunState
 
@@ -55,6 +55,12 @@ def absorptions(head: LaneHead, taken: tuple[tuple[str, str], ...]) -> tuple[Abs
         by_run.setdefault(run_id, []).append(input_id)
     claims = (Absorption(run_id=run_id, input_ids=tuple(ids)) for run_id, ids in by_run.items())
     return tuple(claim for claim in claims if is_absorbable(head, claim))
+
+
+def without_last_taken(progress: RunProgress) -> RunProgress:
+    """Give back what was taken at the boundary of the step that `progress` stands at: no model heard it."""
+    taken = tuple(item for item in progress.taken if item.step < progress.step)
+    return progress.model_copy(update={"taken": taken})
 
 
 def abort_reason(policy: Policy) -> AbortReason | None:

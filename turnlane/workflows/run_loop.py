@@ -15,7 +15,7 @@ from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import MAX_STEPS, abort_end, judged_end, policy_end, step_end
 from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
-from turnlane.workflows.offers import TAKEN_INPUTS, take_offers
+from turnlane.workflows.offers import TAKEN_INPUTS, take_offers, without_last_taken
 from turnlane.workflows.tool_round import ToolRound, as_ref, suspended_calls
 
 
@@ -75,6 +75,9 @@ class RunLoop:
         elif outcome.runs_its_calls:
             await self._tool_calls(current, outcome)
         else:
+            if outcome.end is StepEnd.STOPPED:
+                # Nobody heard what joined at this boundary: it is answered by runs of its own.
+                core.progress = without_last_taken(progress)
             core.settle(current, step_end(outcome))
 
     def _take_injected(self, run: LaneRun) -> RunProgress:

@@ -1,4 +1,4 @@
-"""`runs`, `show`, `messages`, `conversations` and `schema`: what is known, without changing it."""
+"""`runs`, `show`, `messages`, `conversations`, `spend` and `schema`: what is known, without changing it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from turnlane.records.errors import InvalidInputError, RunNotFoundError
 from turnlane.records.events import EVENT_ADAPTER
 from turnlane.records.messages import Message
 from turnlane.records.runs import Run
+from turnlane.records.usage import CostValue, Usage
 
 Limit = Annotated[int, Option(min=1, max=1000, help="How many at most.")]
 Cursor = Annotated[str | None, Option(help="Continue where an earlier answer ended.")]
@@ -33,7 +35,7 @@ _REFERENCE = re.compile(r'"#/\$defs/([^"]+)"')
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module."""
-    for function in (runs, show, messages, conversations, schema):
+    for function in (runs, show, messages, conversations, spend, schema):
         verb(app)(function)
 
 
@@ -101,6 +103,29 @@ async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = N
         ),
     )
     _tell_cursor(session, page.next_cursor)
+
+
+async def spend(session: Session, conversation_id: ConversationId) -> None:
+    """Show what a conversation spent: its ended runs in all, and the run in flight."""
+    async with session.client() as client:
+        spent = await client.spend(conversation_id)
+    session.out.record(spent)
+    rows = [(f"{spent.runs} ended runs", spent.total)]
+    if spent.active is not None:
+        rows.append((f"run {spent.active_run_id}", spent.active))
+    session.out.table(("what", "input", "output", "cost"), (_spend_row(*row) for row in rows))
+    if spent.missing:
+        session.out.say(f"of {spent.missing} nobody knows the cost; known: {_costs(spent.costs)}", "dim")
+
+
+def _spend_row(name: str, usage: Usage) -> tuple[str, int | None, int | None, str | None]:
+    cost = None if usage.cost is None or usage.cost.value is None else _costs((usage.cost,))
+    return name, usage.input_tokens.value, usage.output_tokens.value, cost
+
+
+def _costs(costs: tuple[CostValue, ...]) -> str:
+    known = (f"{Decimal(repr(cost.value)):f} {cost.currency or ''}".strip() for cost in costs)
+    return ", ".join(known) or "nothing"
 
 
 async def schema(

@@ -1,0 +1,74 @@
+"""What a conversation spent in all: counted when a run ends, in the transaction that ends it."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from turnlane.records.runs import ACTIVE_STATES
+from turnlane.records.spending import ConversationSpend, Tally
+from turnlane.records.usage import TOKEN_FIELDS, UNREPORTED, Usage, add_usage, stated
+from turnlane.store.reads import find_visible
+from turnlane.store.rows import fetch, in_queue_order, load_usage, select_active
+from turnlane.store.tables import RUN, ConversationRow, RunRow
+from turnlane.store.work import Work
+
+
+def run_spent(run: RunRow) -> Usage | None:
+    """What a run spent, None if it called nobody. An attempt whose end was never stored was spend all the same."""
+    return add_usage(load_usage(run.usage), UNREPORTED if run.attempt_open else None)
+
+
+def count_spend(work: Work, usage: Usage | None) -> None:
+    """Add to the conversation's total what a run that ends here spent, or what was spent without a run."""
+    if usage is None:
+        return
+    tally = _tally(work.connection, work.head)
+    work.head.spent = tally.plus(usage).model_dump_json(exclude_none=True)
+
+
+def conversation_spend(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationSpend:
+    """Return the total of the ended runs, and what the run in flight spent. Nothing for an unknown conversation."""
+    head = find_visible(connection, conversation_id, tenant)
+    if head is None:
+        return ConversationSpend(conversation_id=conversation_id, total=stated(None))
+    tally = _tally(connection, head)
+    active = _active(connection, conversation_id)
+    return ConversationSpend(
+        conversation_id=conversation_id,
+        runs=tally.entries,
+        missing=tally.missing,
+        total=stated(tally.usage),
+        costs=tally.costs,
+        active_run_id=None if active is None else active.id,
+        active=None if active is None else run_spent(active),
+    )
+
+
+def _active(connection: Connection, conversation_id: str) -> RunRow | None:
+    """The active run that began to spend: a lane has at most one, in flight or waiting to go on."""
+    rows = in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == conversation_id), RunRow))
+    return next((row for row in rows if row.execution_sequence is not None), None)
+
+
+def _tally(connection: Connection, head: ConversationRow) -> Tally:
+    if head.spent is not None:
+        return Tally.model_validate_json(head.spent)
+    return _summed(connection, head.id)
+
+
+def _summed(connection: Connection, conversation_id: str) -> Tally:
+    """Sum up a conversation from before totals were kept: its ended runs that called a model."""
+    ended = (RUN.c.conversation_id == conversation_id, RUN.c.state.not_in(ACTIVE_STATES), RUN.c.usage.is_not(None))
+    tally = Tally()
+    query = select(RUN.c.usage, RUN.c.fence_step).where(*ended).order_by(RUN.c.admission_order)
+    for row in connection.execute(query):
+        usage = load_usage(row.usage)
+        if usage is not None and (row.fence_step >= 0 or _says_something(usage)):
+            tally = tally.plus(usage)
+    return tally
+
+
+def _says_something(usage: Usage) -> bool:
+    full = stated(usage)
+    figures = (*(getattr(full, name) for name in TOKEN_FIELDS), full.cost)
+    return any(figure is not None and figure.value is not None for figure in figures)
