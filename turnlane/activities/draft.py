@@ -58,13 +58,14 @@ class Draft:
 
     Adjacent text merges into one part; reasoning is a part of its own from its start to its end; a tool
     call that cannot run (an unknown tool, arguments that are no object, one too many) gets its error
-    result here, so the model is told and the loop goes on.
+    result here, so the model is told and the loop goes on. `active` names the tools on offer, None for all.
     """
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._entries: list[_Text | _Reasoning | _Whole] = []
         self._ids: set[str] = set()
+        self.active: frozenset[str] | None = None
         self.calls: list[NewCall] = []
 
     def text(self, delta: str) -> str:
@@ -137,6 +138,8 @@ class Draft:
             return "TOO_MANY_CALLS", f"one step runs at most {self._agent.limits.tool_calls_per_step} calls"
         if self._agent.tool(name) is None:
             return "UNKNOWN_TOOL", "there is no tool of this name"
+        if self.active is not None and name not in self.active:
+            return "INACTIVE_TOOL", "this tool is not on offer in this step"
         if not is_object:
             return "VALIDATION_ERROR", "the arguments are not a JSON object"
         return None

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from turnlane.activities.budgets import budget_stop
-from turnlane.activities.failing import as_failures, place_of
-from turnlane.activities.preparing import ApplicationFailedError
+from turnlane.activities.failing import ApplicationFailedError, as_failures, place_of
 from turnlane.agent.acceptance import Answer, waits_for_approval
 from turnlane.agent.agent import Agent
 from turnlane.agent.stopping import StepResult, StopContext, StopPolicy

@@ -17,12 +17,13 @@ from turnlane.activities.hearing import hear
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.activities.resolving import model_of
+from turnlane.activities.step_overrides import Overridden, StepOverriding, instructions_of, spoken
 from turnlane.activities.turn import make_turn, plain_turn
 from turnlane.agent.agent import Agent
 from turnlane.agent.models import Model
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.messages import ControlReason
-from turnlane.records.prompt import Prompt, SystemText
+from turnlane.records.prompt import Prompt
 from turnlane.records.steps import StepRequest
 from turnlane.records.turns import PreparedTurn, Seed
 from turnlane.store.protocol import HistoryMessage, RunContext, Store
@@ -37,7 +38,8 @@ class Prepared:
     """What one attempt of a step asks of which model.
 
     `run` is there where something depended on it. `turn` is to be stored before the provider is called, and
-    `seed` planted then: both None where the store has what there is to have.
+    `seed` planted then: both None where the store has what there is to have. `active` names the tools that may
+    be called, where those are not all.
     """
 
     model: Model
@@ -45,6 +47,7 @@ class Prepared:
     run: RunContext | None = None
     turn: PreparedTurn | None = None
     seed: Seed | None = None
+    active: frozenset[str] | None = None
 
 
 class Preparation:
@@ -59,10 +62,19 @@ class Preparation:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
         run = await self._load_run()
         turn, is_new = await self._turn(run)
-        prompt = await self._project(turn, await self._load_history())
-        self._check(prompt)
-        model = self._model(turn)
-        return Prepared(model=model, prompt=prompt, run=run, turn=turn if is_new else None)
+        history = await self._load_history()
+        step = await self._override(run, turn, await self._project(turn, history), history)
+        self._check(step.prompt)
+        kept = step.turn or (turn if is_new else None)
+        return Prepared(model=step.model, prompt=step.prompt, run=run, turn=kept, active=step.active)
+
+    async def _override(
+        self, run: RunContext | None, turn: PreparedTurn, prompt: Prompt, history: Sequence[HistoryMessage]
+    ) -> Overridden:
+        """The step as the application wants it, if it has a say."""
+        if run is None or self._agent.prepare_step is None:
+            return Overridden(model=self._model(turn), prompt=prompt)
+        return await StepOverriding(self._agent, self._request, run, turn).apply(self._model(turn), prompt, history)
 
     # --- the run's turn ---------------------------------------------------------------------------
 
@@ -108,7 +120,8 @@ class Preparation:
             step=self._request.fence.step,
             now=utc_now(),
         )
-        return prompt.model_copy(update={"system": (*_spoken(turn.instructions), *prompt.system)})
+        instructions = spoken(instructions_of(turn, self._request.fence.step))
+        return prompt.model_copy(update={"system": (*instructions, *prompt.system)})
 
     # --- the check --------------------------------------------------------------------------------
 
@@ -118,8 +131,3 @@ class Preparation:
             run_id = self._request.fence.run_id
             logger.error("run %s: the prompt is not legal: %s", run_id, "; ".join(map(str, faults)))
             raise ApplicationFailedError("ILLEGAL_PROMPT", record_id=faults[0].record_id)
-
-
-def _spoken(texts: Sequence[SystemText]) -> tuple[str | SystemText, ...]:
-    """System texts as a prompt has them: blank ones left out, one without options plain."""
-    return tuple(given if given.options else given.text for given in texts if given.text.strip())

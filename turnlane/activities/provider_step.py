@@ -142,6 +142,7 @@ class _Step:
             request = self._request.model_copy(update={"fence": self._fence})
             prepared = await Preparation(self._store, self._agent, request).prepare()
             self._model = prepared.model
+            self._draft.active = prepared.active
             provider = self._providers.of(self._model)
         except ApplicationFailedError as error:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code, error.record_id)

@@ -19,6 +19,7 @@ from turnlane.agent.models import Model
 from turnlane.agent.prices import Prices
 from turnlane.agent.pricing import PriceList
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
+from turnlane.agent.step_input import PrepareStep
 from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
 from turnlane.records.admissions import Input, Policy
@@ -66,7 +67,9 @@ class Agent:
 
     `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again.
     `stop_when` are conditions under which a run ends behind a round of tool calls; `accept` judges the answer of
-    a run that would complete. `before_call` may refuse a tool call or replace its arguments; `call_started` and
+    a run that would complete; `prepare_step` may change what a step sends.
+
+    `before_call` may refuse a tool call or replace its arguments; `call_started` and
     `call_returned` are told of each try of one. `prices` are what models cost, by the name under which they
     answer; `spend_limits` are what runs and conversations may spend.
 
@@ -93,6 +96,7 @@ class Agent:
     fallbacks: Sequence[Model] = ()
     stop_when: Mapping[str, StopCondition] | Sequence[StopPolicy] = ()
     accept: Acceptance | None = None
+    prepare_step: PrepareStep | None = None
     history: HistoryOptions = field(default_factory=HistoryOptions)
     before_call: BeforeCall | None = None
     call_started: CallStarted | None = None
@@ -163,7 +167,7 @@ class Agent:
     @property
     def prepares(self) -> bool:
         """Whether something is prepared once for each run, and kept with it: constant instructions are not."""
-        return not isinstance(self.instructions, str) or self.models is not None
+        return not isinstance(self.instructions, str) or self.models is not None or self.prepare_step is not None
 
     @cached_property
     def stop_policies(self) -> tuple[StopPolicy, ...]:

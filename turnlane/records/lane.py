@@ -140,6 +140,7 @@ class RunProgress(Payload):
     """How far the live run got: the next step, its next attempt, and what it took on the way.
 
     `tries` counts the tries of this step on this model; `model` is 0 for the agent's own, then its fallbacks.
+    `last_input_tokens` is what the provider reported for the step just finished, if it did.
     `compacted` says that the compaction before its first step was seen to.
     `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
     waits for, so that no step follows.
@@ -158,6 +159,7 @@ class RunProgress(Payload):
     asked: tuple[AskedApproval, ...] = ()
     model: int = 0
     suspended: tuple[SuspendedCall, ...] = ()
+    last_input_tokens: int | None = None
 
 
 class RetryFacts(Payload):

@@ -52,7 +52,8 @@ class StepRequest(Payload):
     """Make one model call for a run. The fence's attempt is that of the activity's first try.
 
     `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones. `model` is 0
-    for the agent's own model, 1 for its first fallback and so on.
+    for the agent's own model, 1 for its first fallback and so on. `used_tokens` is what the provider reported as
+    the input of the step before, if there was one and it did.
     """
 
     agent: Name
@@ -61,6 +62,7 @@ class StepRequest(Payload):
     taken: tuple[Taken, ...] = ()
     facts_digest: str | None = None
     model: int = 0
+    used_tokens: int | None = None
 
 
 class CallOrigin(Payload):

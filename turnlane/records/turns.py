@@ -9,7 +9,7 @@ from pydantic import Field
 
 from turnlane.records.base import Name, Payload, RecordId
 from turnlane.records.messages import Message
-from turnlane.records.prompt import SystemText
+from turnlane.records.prompt import PromptMessage, SystemText
 from turnlane.records.tokens import TokenCount
 
 
@@ -52,16 +52,30 @@ class ContextFigures(Payload):
     cut: HistoryCut | None = None
 
 
+class StepOverride(Payload):
+    """What an application changed when a step was prepared, for that step and those behind it.
+
+    `messages` stand in place of the first `stands_for` messages that would have been sent.
+    """
+
+    step: int
+    instructions: tuple[SystemText, ...] | None = None
+    messages: tuple[PromptMessage, ...] | None = None
+    stands_for: int = 0
+
+
 class PreparedTurn(Payload):
     """What was prepared once for a run.
 
     `instructions` are its system texts, in order; `model` is the key of the model that was resolved for
-    it, None for the agent's own; `context` are the figures of its budget, if it has one.
+    it, None for the agent's own; `context` are the figures of its budget, if it has one. `overrides` are what
+    its steps changed, in their order.
     """
 
     instructions: tuple[SystemText, ...] = ()
     model: Name | None = None
     context: ContextFigures | None = None
+    overrides: tuple[StepOverride, ...] = ()
 
 
 class Seed(Payload):

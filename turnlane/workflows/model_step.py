@@ -48,6 +48,7 @@ class ModelSteps:
             taken=progress.taken,
             facts_digest=core.facts.digest if core.facts else None,
             model=progress.model,
+            used_tokens=progress.last_input_tokens,
         )
         handle = workflow.start_activity(
             PROVIDER_STEP,
@@ -81,6 +82,9 @@ class ModelSteps:
                     "attempt": outcome.attempt + 1,
                     "input_tokens": core.progress.input_tokens + (outcome.input_tokens or 0),
                     "output_tokens": core.progress.output_tokens + (outcome.output_tokens or 0),
+                    "last_input_tokens": outcome.input_tokens
+                    if outcome.end is StepEnd.FINISHED
+                    else core.progress.last_input_tokens,
                 }
             )
 
