@@ -30,7 +30,7 @@ def test_a_typed_function_becomes_a_closed_schema() -> None:
         """Tell the weather."""
         return city
 
-    assert weather.spec.model_dump() == {
+    assert weather.spec.model_dump(exclude_none=True) == {
         "name": "weather",
         "description": "Tell the weather.",
         "parameters": {

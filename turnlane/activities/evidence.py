@@ -11,6 +11,7 @@ from turnlane.agent.models import Model
 from turnlane.records.base import JsonObject
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import Fence
+from turnlane.records.turns import ContextFigures
 from turnlane.records.usage import Usage
 
 
@@ -29,9 +30,13 @@ _UNSENT: Any = {"messages": {"__all__": {"record_id"}}}
 """What of a prompt is for us alone."""
 
 
-def request_evidence(fence: Fence, model: Model, prompt: Prompt) -> JsonObject:
-    """Which model is called for which attempt, with how many messages, and the digest of all that is sent."""
-    return {
+def request_evidence(fence: Fence, model: Model, prompt: Prompt, context: ContextFigures | None = None) -> JsonObject:
+    """Which model is called for which attempt, with how many messages, and the digest of all that is sent.
+
+    `context` are the figures of the run's budget, if it has one.
+    """
+    budget: JsonObject = {} if context is None else {"context": context.evidence}
+    return budget | {
         "run_id": fence.run_id,
         "token": fence.token,
         "step": fence.step,

@@ -9,26 +9,32 @@ the code of the part that failed: never a provider's fault.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from turnlane.activities.budgeting import Budgeting, OversizedPromptError, Weighing, uncut
+from turnlane.activities.counting import Counting
 from turnlane.activities.failing import ApplicationFailedError, persist
 from turnlane.activities.hearing import hear
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
-from turnlane.activities.resolving import model_of
+from turnlane.activities.providers.registry import Providers
+from turnlane.activities.resolving import model_of, resolve_model
+from turnlane.activities.seeding import seed_to_plant
 from turnlane.activities.step_overrides import Overridden, StepOverriding, instructions_of, spoken
-from turnlane.activities.turn import make_turn, plain_turn
+from turnlane.activities.turn import compose_turn, plain_turn
 from turnlane.agent.agent import Agent
+from turnlane.agent.context import ContextBudget
 from turnlane.agent.models import Model
+from turnlane.agent.prompt import ComposedPrompt
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import StepRequest
-from turnlane.records.turns import PreparedTurn, Seed
+from turnlane.records.turns import ContextFigures, PreparedTurn, Seed
 from turnlane.store.protocol import HistoryMessage, RunContext, Store
 
-__all__ = ["ApplicationFailedError", "Preparation", "Prepared"]
+__all__ = ["ApplicationFailedError", "OversizedPromptError", "Preparation", "Prepared"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +45,7 @@ class Prepared:
 
     `run` is there where something depended on it. `turn` is to be stored before the provider is called, and
     `seed` planted then: both None where the store has what there is to have. `active` names the tools that may
-    be called, where those are not all.
+    be called, where those are not all. `context` are the figures of the run's budget.
     """
 
     model: Model
@@ -48,25 +54,39 @@ class Prepared:
     turn: PreparedTurn | None = None
     seed: Seed | None = None
     active: frozenset[str] | None = None
+    context: ContextFigures | None = None
 
 
 class Preparation:
     """Prepares attempts of steps."""
 
-    def __init__(self, store: Store, agent: Agent, request: StepRequest) -> None:
+    def __init__(self, store: Store, agent: Agent, request: StepRequest, providers: Providers) -> None:
         self._store = store
         self._agent = agent
         self._request = request
+        self._providers = providers
 
     async def prepare(self) -> Prepared:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
         run = await self._load_run()
-        turn, is_new = await self._turn(run)
-        history = await self._load_history()
-        step = await self._override(run, turn, await self._project(turn, history), history)
-        self._check(step.prompt)
-        kept = step.turn or (turn if is_new else None)
-        return Prepared(model=step.model, prompt=step.prompt, run=run, turn=kept, active=step.active)
+        turn, composed = await self._turn(run)
+        seed = await self._seed(composed)
+        history = (*_planted(seed), *await self._load_history())
+        prompt = await self._project(turn, history)
+        if composed is not None and self._agent.budget is not None:
+            turn, prompt = await self._weighed(turn, composed, history, prompt, seed)
+        step = await self._override(run, turn, prompt, history)
+        prompt = self._marked(step.prompt)
+        self._check(prompt)
+        return Prepared(
+            model=step.model,
+            prompt=prompt,
+            run=run,
+            turn=step.turn or (turn if composed is not None else None),
+            seed=seed,
+            active=step.active,
+            context=turn.context,
+        )
 
     async def _override(
         self, run: RunContext | None, turn: PreparedTurn, prompt: Prompt, history: Sequence[HistoryMessage]
@@ -95,13 +115,20 @@ class Preparation:
             raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
         return run
 
-    async def _turn(self, run: RunContext | None) -> tuple[PreparedTurn, bool]:
-        """The turn, and whether it was made just now."""
+    async def _turn(self, run: RunContext | None) -> tuple[PreparedTurn, ComposedPrompt | None]:
+        """The turn, and what it was composed of if it was made just now."""
         if run is not None and run.prepared is not None:
-            return run.prepared, False
+            return run.prepared, None
         if run is None or not self._agent.prepares:
-            return plain_turn(self._agent), False
-        return await make_turn(self._agent, run), True
+            return plain_turn(self._agent), None
+        turn = PreparedTurn(model=await resolve_model(self._agent, run))
+        counting = None if self._agent.budget is None else self._counting(self._agent.budget, turn)
+        composed = await compose_turn(self._agent, run, None if counting is None else counting.text)
+        return turn.model_copy(update={"instructions": composed.instructions}), composed
+
+    async def _seed(self, composed: ComposedPrompt | None) -> Seed | None:
+        texts = () if composed is None else composed.user_instructions
+        return await seed_to_plant(self._store, self._request.fence.conversation_id, texts, utc_now())
 
     # --- the history ------------------------------------------------------------------------------
 
@@ -113,7 +140,7 @@ class Preparation:
     async def _project(self, turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Prompt:
         """The prompt: the turn's instructions first, then the system texts that the history carries."""
         prompt = await hear(
-            history,
+            uncut(turn, history, self._agent.history.failed_assistant),
             self._agent.history,
             taken=self._request.taken,
             tools=[tool.spec for tool in self._agent.tools],
@@ -123,6 +150,52 @@ class Preparation:
         instructions = spoken(instructions_of(turn, self._request.fence.step))
         return prompt.model_copy(update={"system": (*instructions, *prompt.system)})
 
+    # --- the budget -------------------------------------------------------------------------------
+
+    def _counting(self, budget: ContextBudget, turn: PreparedTurn) -> Counting:
+        return Counting(budget, self._model(turn), self._providers)
+
+    async def _weighed(
+        self,
+        turn: PreparedTurn,
+        composed: ComposedPrompt,
+        history: Sequence[HistoryMessage],
+        prompt: Prompt,
+        seed: Seed | None,
+    ) -> tuple[PreparedTurn, Prompt]:
+        """The turn with its figures, and the prompt as it fits. Raises OversizedPromptError if none does."""
+        budget = self._agent.budget or ContextBudget()
+        described = self._agent.described(turn.model)
+        budgeting = Budgeting(
+            budget,
+            self._model(turn),
+            self._counting(budget, turn),
+            window=None if described is None else described.context_window,
+        )
+
+        async def render(left_out: Collection[str]) -> Prompt:
+            return await self._project(turn, [item for item in history if item.message.id not in left_out])
+
+        weighing = Weighing(
+            composed=composed,
+            records=[item.message for item in history],
+            prompt=prompt,
+            planted=0 if seed is None else len(seed.messages),
+            failed_assistant=self._agent.history.failed_assistant,
+        )
+        figures, prompt = await budgeting.decide(weighing, render)
+        if not figures.may_be_sent:
+            raise OversizedPromptError(figures)
+        return turn.model_copy(update={"context": figures}), prompt
+
+    def _marked(self, prompt: Prompt) -> Prompt:
+        """The prompt with the marks of the agent's cache."""
+        cache = self._agent.cache
+        if cache is None:
+            return prompt
+        options = cache.request_options(self._agent.name, self._request.fence.conversation_id)
+        return prompt.model_copy(update={"tools": cache.marked_tools(prompt.tools), "options": options})
+
     # --- the check --------------------------------------------------------------------------------
 
     def _check(self, prompt: Prompt) -> None:
@@ -131,3 +204,8 @@ class Preparation:
             run_id = self._request.fence.run_id
             logger.error("run %s: the prompt is not legal: %s", run_id, "; ".join(map(str, faults)))
             raise ApplicationFailedError("ILLEGAL_PROMPT", record_id=faults[0].record_id)
+
+
+def _planted(seed: Seed | None) -> list[HistoryMessage]:
+    """The messages that are about to be planted: they are in this very prompt."""
+    return [] if seed is None else [HistoryMessage(message=message) for message in seed.messages]

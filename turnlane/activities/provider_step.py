@@ -23,7 +23,7 @@ from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.judging import accepts, parts_of
 from turnlane.activities.lane_work import utc_now
-from turnlane.activities.preparing import Preparation, Prepared
+from turnlane.activities.preparing import OversizedPromptError, Preparation, Prepared
 from turnlane.activities.providers.base import (
     Finish,
     GeneratedFile,
@@ -140,13 +140,13 @@ class _Step:
             return StepOutcome(end=StepEnd.STOPPED, attempt=self._fence.attempt, stop=stop)
         try:
             request = self._request.model_copy(update={"fence": self._fence})
-            prepared = await Preparation(self._store, self._agent, request).prepare()
+            prepared = await Preparation(self._store, self._agent, request, self._providers).prepare()
             self._model = prepared.model
             self._draft.active = prepared.active
             provider = self._providers.of(self._model)
         except ApplicationFailedError as error:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code, error.record_id)
-        except ProviderFailure as error:
+        except (OversizedPromptError, ProviderFailure) as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
         await self._begin(prepared)
         return await self._converse(provider, prepared.prompt)
@@ -158,7 +158,7 @@ class _Step:
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
             operation=self._operation,
-            evidence=request_evidence(self._fence, self._model, prepared.prompt),
+            evidence=request_evidence(self._fence, self._model, prepared.prompt, prepared.context),
             prepared=prepared.turn,
             seed=prepared.seed,
             model=self._request.model,

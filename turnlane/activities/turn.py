@@ -6,8 +6,15 @@ import inspect
 import logging
 
 from turnlane.activities.failing import ApplicationFailedError, place_of
-from turnlane.activities.resolving import resolve_model
 from turnlane.agent.agent import Agent, PromptContext
+from turnlane.agent.prompt import (
+    ComposedPrompt,
+    Estimate,
+    Instructions,
+    PromptSection,
+    SectionContext,
+    compose_prompt,
+)
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import SystemText
 from turnlane.records.turns import PreparedTurn
@@ -18,14 +25,35 @@ logger = logging.getLogger(__name__)
 
 def plain_turn(agent: Agent) -> PreparedTurn:
     """Return the turn of an agent whose instructions are a constant: the same for every run, so never stored."""
-    given = agent.instructions
-    return PreparedTurn(instructions=(SystemText(text=given),) if isinstance(given, str) else ())
+    text = agent.instructions if isinstance(agent.instructions, str) else ""
+    if agent.cache is None or not text.strip():
+        return PreparedTurn(instructions=(SystemText(text=text),))
+    return PreparedTurn(instructions=agent.cache.adapt(Instructions.constant(text)))
 
 
-async def make_turn(agent: Agent, run: RunContext) -> PreparedTurn:
-    """Make the turn of a run. Raises ApplicationFailedError for what the agent's functions do wrong."""
-    model = await resolve_model(agent, run)
-    return PreparedTurn(instructions=(SystemText(text=await _instructions(agent, run)),), model=model)
+async def compose_turn(agent: Agent, run: RunContext, estimate: Estimate | None) -> ComposedPrompt:
+    """Compose the prompt of a run. Raises ApplicationFailedError for what the agent's functions do wrong."""
+    first = await _instructions(agent, run)
+    sections = [PromptSection(name="instructions", render=first), *agent.prompt] if first.strip() else agent.prompt
+    adapt = agent.adapt_instructions or (agent.cache.adapt if agent.cache is not None else None)
+    try:
+        return await compose_prompt(sections, _context(run), adapt_instructions=adapt, estimate=estimate)
+    except ApplicationFailedError:
+        raise
+    except Exception as error:
+        _report("the prompt", agent, error)
+        raise ApplicationFailedError("PROMPT_FAILED") from None
+
+
+def _context(run: RunContext) -> SectionContext:
+    return SectionContext(
+        conversation_id=run.run.conversation_id,
+        run_id=run.run.id,
+        context=run.context,
+        metadata=run.metadata,
+        tenant=run.tenant,
+        event="session.started" if run.run.admission_order == 1 else "turn.started",
+    )
 
 
 async def _instructions(agent: Agent, run: RunContext) -> str:
@@ -37,6 +65,9 @@ async def _instructions(agent: Agent, run: RunContext) -> str:
         text = given(context)
         return clean_text(await text if inspect.isawaitable(text) else text)
     except Exception as error:
-        failed = "instructions of agent %s failed with %s at %s"
-        logger.error(failed, agent.name, type(error).__name__, place_of(error))
+        _report("instructions", agent, error)
         raise ApplicationFailedError("INSTRUCTIONS_FAILED") from None
+
+
+def _report(part: str, agent: Agent, error: Exception) -> None:
+    logger.error("%s of agent %s failed with %s at %s", part, agent.name, type(error).__name__, place_of(error))

@@ -11,6 +11,8 @@ from turnlane.agent.approvals import (
     Ruling,
 )
 from turnlane.agent.budgets import SpendLimits
+from turnlane.agent.caching import PromptCache
+from turnlane.agent.context import ContextBudget, PromptBudget
 from turnlane.agent.files import Upload
 from turnlane.agent.history import (
     FileBytes,
@@ -24,8 +26,27 @@ from turnlane.agent.history import (
 from turnlane.agent.model_choice import ModelContext, ModelQuestion
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel, ScriptedModel
 from turnlane.agent.prices import Prices
+from turnlane.agent.prompt import (
+    ComposedPrompt,
+    Instructions,
+    PromptSection,
+    RenderedSection,
+    SectionContext,
+    compose_prompt,
+)
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
+from turnlane.agent.selection import (
+    Selection,
+    SelectionDecision,
+    SelectionOutcome,
+    SelectionReason,
+    select_history,
+)
+from turnlane.agent.tokens import ProviderCounter, TextCounter, TiktokenCounter, TokenCounter
 from turnlane.agent.tools import Tool, ToolContext, ToolError, tool
+from turnlane.records.prompt import SystemText
+from turnlane.records.tokens import CountSource, TokenCount
+from turnlane.records.turns import ContextDecision
 
 __all__ = [
     "Agent",
@@ -35,10 +56,15 @@ __all__ = [
     "ApprovalResponse",
     "ApprovalStatus",
     "Approvals",
+    "ComposedPrompt",
+    "ContextBudget",
+    "ContextDecision",
+    "CountSource",
     "FileBytes",
     "FileText",
     "FileUrl",
     "HistoryOptions",
+    "Instructions",
     "Model",
     "ModelContext",
     "ModelDescriptor",
@@ -49,15 +75,32 @@ __all__ = [
     "OwnProjection",
     "PolicyContext",
     "Prices",
+    "PromptBudget",
+    "PromptCache",
+    "PromptSection",
+    "ProviderCounter",
     "ProviderFile",
+    "RenderedSection",
     "ResponseRejected",
     "Ruling",
     "ScriptedModel",
+    "SectionContext",
+    "Selection",
+    "SelectionDecision",
+    "SelectionOutcome",
+    "SelectionReason",
     "SpendLimits",
+    "SystemText",
+    "TextCounter",
+    "TiktokenCounter",
+    "TokenCount",
+    "TokenCounter",
     "Tool",
     "ToolContext",
     "ToolError",
     "Upload",
+    "compose_prompt",
     "resolve_reference",
+    "select_history",
     "tool",
 ]

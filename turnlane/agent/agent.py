@@ -11,13 +11,16 @@ from pydantic import BaseModel
 from turnlane.agent.acceptance import Acceptance
 from turnlane.agent.approvals import Approvals
 from turnlane.agent.budgets import SpendLimits
+from turnlane.agent.caching import PromptCache
 from turnlane.agent.call_hooks import BeforeCall, CallHooks, CallReturned, CallStarted
+from turnlane.agent.context import ContextBudget
 from turnlane.agent.files import PersistFile
 from turnlane.agent.history import HistoryOptions
 from turnlane.agent.model_choice import Preflight, ResolveModel, check_choice
 from turnlane.agent.models import Model
 from turnlane.agent.prices import Prices
 from turnlane.agent.pricing import PriceList
+from turnlane.agent.prompt import AdaptInstructions, PromptSection
 from turnlane.agent.registry import ModelDescriptor, ModelRegistry
 from turnlane.agent.step_input import PrepareStep
 from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
@@ -74,8 +77,11 @@ class Agent:
     answer; `spend_limits` are what runs and conversations may spend.
 
     With `models`, `model` may be the key of one and a conversation may choose another; `preflight` may refuse an
-    input before it is admitted, and `resolve_model` decides on the model of each run. Raises ValueError for names
-    that cannot work.
+    input before it is admitted, and `resolve_model` decides on the model of each run.
+
+    `prompt` are sections behind the instructions, and `adapt_instructions` has the last word on both; they are put
+    together once for a run. `budget` is judged before a run's first call; `cache` marks what a provider may keep.
+    Raises ValueError for names that cannot work.
     """
 
     name: str
@@ -106,6 +112,10 @@ class Agent:
     resolve_model: ResolveModel | None = None
     prices: Mapping[str, Prices] = field(default_factory=dict)
     spend_limits: SpendLimits | None = None
+    prompt: Sequence[PromptSection] = ()
+    adapt_instructions: AdaptInstructions | None = None
+    budget: ContextBudget | None = None
+    cache: PromptCache | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -119,6 +129,9 @@ class Agent:
         if len(set(names)) != len(names):
             raise ValueError(f"agent {self.name!r} has two tools of one name")
         stop_policies(self.stop_when)
+        sections = [section.name for section in self.prompt]
+        if len(set(sections)) != len(sections):
+            raise ValueError(f"agent {self.name!r} has two prompt sections of one name")
         for name in RESERVED_TOOL_NAMES.intersection(names):
             raise ValueError(f"{name!r} is the name of an activity of turnlane; call the tool something else")
 
@@ -167,7 +180,14 @@ class Agent:
     @property
     def prepares(self) -> bool:
         """Whether something is prepared once for each run, and kept with it: constant instructions are not."""
-        return not isinstance(self.instructions, str) or self.models is not None or self.prepare_step is not None
+        return (
+            not isinstance(self.instructions, str)
+            or self.models is not None
+            or self.prepare_step is not None
+            or bool(self.prompt)
+            or self.adapt_instructions is not None
+            or self.budget is not None
+        )
 
     @cached_property
     def stop_policies(self) -> tuple[StopPolicy, ...]:

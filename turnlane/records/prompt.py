@@ -10,6 +10,14 @@ from pydantic import Field
 from turnlane.records.base import JsonObject, Payload, RecordId, Text
 from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 
+ProviderOptions = dict[str, JsonObject]
+"""Fields of a provider's own that go with a piece of a prompt: by `Model.provider`, so others never see them."""
+
+
+def options_for(options: ProviderOptions | None, provider: str) -> JsonObject:
+    """The fields for one provider; none is an empty object."""
+    return (options or {}).get(provider, {})
+
 
 class Speaker(StrEnum):
     """Who says a message of a prompt. Results of calls are said by `tool`."""
@@ -58,24 +66,27 @@ class ToolSpec(Payload):
     name: str
     description: str
     parameters: JsonObject
+    options: ProviderOptions | None = None
 
 
 class SystemText(Payload):
-    """A text of the instructions. `options` go with it to a provider: its name to fields of its own."""
+    """A text of the instructions, and what goes with it."""
 
     text: Text
-    options: dict[str, JsonObject] | None = None
+    options: ProviderOptions | None = None
 
 
 class Prompt(Payload):
     """Everything a model call says: instructions first, then the conversation, then the tools on offer.
 
-    Each entry of `system` is a system message of its own; a plain text is one without options.
+    Each entry of `system` is a system message of its own; a plain text is one without options. `options` go
+    with the request as a whole.
     """
 
     system: tuple[str | SystemText, ...] = ()
     messages: tuple[PromptMessage, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
+    options: ProviderOptions | None = None
 
     @property
     def system_texts(self) -> tuple[SystemText, ...]:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from turnlane.records.base import Name, Payload, RecordId
+from turnlane.records.base import JsonObject, Name, Payload, RecordId
 from turnlane.records.messages import Message
 from turnlane.records.prompt import PromptMessage, SystemText
-from turnlane.records.tokens import TokenCount
+from turnlane.records.tokens import UNKNOWN_COUNT, TokenCount
 
 
 class ContextDecision(StrEnum):
@@ -36,20 +36,37 @@ class HistoryCut(Payload):
 class ContextFigures(Payload):
     """What the budget of a run came to, in tokens. `available_history` is signed: it may be negative.
 
-    `history` is what is sent: after the cut, if there was one.
+    `history` is what is sent: after the cut, if there was one. Figures that nobody could give are unknown.
     """
 
     decision: ContextDecision
-    context_window: int
-    reserved_output: int
-    instructions: TokenCount
-    tool_schemas: TokenCount
-    attachments: TokenCount
-    provider_overhead: TokenCount
-    user_instructions: TokenCount
-    history: TokenCount
+    context_window: int | None = None
+    reserved_output: int | None = None
+    instructions: TokenCount = UNKNOWN_COUNT
+    user_instructions: TokenCount = UNKNOWN_COUNT
+    tool_schemas: TokenCount = UNKNOWN_COUNT
+    attachments: TokenCount = UNKNOWN_COUNT
+    provider_overhead: TokenCount = UNKNOWN_COUNT
+    history: TokenCount = UNKNOWN_COUNT
     available_history: int | None = None
     cut: HistoryCut | None = None
+
+    @property
+    def may_be_sent(self) -> bool:
+        """Whether the call is made: a prompt of which too little is known is the provider's to judge."""
+        return self.decision in (ContextDecision.FITS, ContextDecision.UNAVAILABLE)
+
+    @property
+    def evidence(self) -> JsonObject:
+        """The figures for the ledger: numbers only, and null for what is unknown."""
+        counts: JsonObject = {name: getattr(self, name).known for name in _COUNTS}
+        sizes: JsonObject = {name: getattr(self, name) for name in _SIZES}
+        cut: JsonObject = {} if self.cut is None else {"kept": self.cut.kept, "removed": self.cut.removed}
+        return {"decision": self.decision.value, **sizes, **counts, **cut}
+
+
+_SIZES = ("context_window", "reserved_output", "available_history")
+_COUNTS = ("instructions", "user_instructions", "tool_schemas", "attachments", "provider_overhead", "history")
 
 
 class StepOverride(Payload):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pydantic import ValidationError
-from sqlalchemy import delete, func, select, tuple_, update
+from sqlalchemy import Connection, delete, func, select, tuple_, update
 
 from turnlane.records.compaction import CompactedRange
 from turnlane.records.errors import StoreIntegrityError
@@ -87,6 +87,12 @@ def _refuse_active_answers(work: Work, ids: list[str], summary_id: str) -> None:
                 raise StoreIntegrityError("an id to compact belongs to an answer in use", run_id=row.id)
 
 
+def is_seeded(connection: Connection, conversation_id: str, seed_key: str) -> bool:
+    """Whether there is a receipt of the seed."""
+    receipt = select(SEED.c.seed_key).where(SEED.c.conversation_id == conversation_id, SEED.c.seed_key == seed_key)
+    return connection.execute(receipt).first() is not None
+
+
 def seed(work: Work, effect: SeedInputs, at: datetime) -> Change | None:
     """Prepend messages once under a key; None when there is nothing to do any more.
 
@@ -94,8 +100,7 @@ def seed(work: Work, effect: SeedInputs, at: datetime) -> Change | None:
     integrity error: only the caller can tell which ones it meant.
     """
     here = work.conversation_id
-    receipt = select(SEED.c.seed_key).where(SEED.c.conversation_id == here, SEED.c.seed_key == effect.seed_key)
-    if work.connection.execute(receipt).first() is not None:
+    if is_seeded(work.connection, here, effect.seed_key):
         return None
     ids = [message.id for message in effect.messages]
     query = select(func.count()).select_from(MESSAGE).where(MESSAGE.c.conversation_id == here, MESSAGE.c.id.in_(ids))

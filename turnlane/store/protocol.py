@@ -403,6 +403,10 @@ class LaneStore(Protocol):
         """Return the approval answers among a run's inputs, in order, each with the call that it is about."""
         ...
 
+    async def is_seeded(self, conversation_id: str, seed_key: str) -> bool:
+        """Whether a seed of this key was ever planted in the conversation."""
+        ...
+
     async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: Timestamp) -> BlobRef:
         """Keep content under an id derived from its digest. Refused on a purged conversation."""
         ...

@@ -28,6 +28,7 @@ from turnlane.store import (
     calls,
     commit,
     compacting,
+    curate,
     durable,
     entries,
     fenced,
@@ -256,6 +257,9 @@ class SqlStore:
         return await self._database.read(
             lambda connection: approvals.load_answers(connection, conversation_id, run_id, self._clock())
         )
+
+    async def is_seeded(self, conversation_id: str, seed_key: str) -> bool:
+        return await self._database.read(lambda connection: curate.is_seeded(connection, conversation_id, seed_key))
 
     async def put_blob(self, conversation_id: str, data: bytes, media_type: str, now: datetime) -> BlobRef:
         return await self._database.write(

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import anthropic
 
+from turnlane.activities.providers.anthropic_count import AnthropicCounts
 from turnlane.activities.providers.anthropic_prompt import anthropic_extra, anthropic_request
 from turnlane.activities.providers.base import (
     Finish,
@@ -29,8 +30,11 @@ from turnlane.activities.providers.base import (
 from turnlane.activities.providers.clients import Clients
 from turnlane.activities.providers.failures import FailureReader, SdkErrors
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
+from turnlane.agent.models import Model
 from turnlane.records.base import JsonObject, ProviderEnvelope
+from turnlane.records.prompt import Prompt, options_for
 from turnlane.records.steps import FinishReason
+from turnlane.records.tokens import TokenCount
 from turnlane.records.usage import Usage, UsageValue, counters_of, cut_short
 
 PROVIDER: Final = "anthropic"
@@ -54,18 +58,23 @@ class AnthropicProvider:
 
     def __init__(self) -> None:
         self._clients = Clients(_open_client)
+        self._counts = AnthropicCounts()
 
     async def stream(self, request: ProviderRequest) -> AsyncIterator[StreamPart]:
         """Make one call; see `Provider.stream`."""
         client = self._clients.of(request.model)
         body = anthropic_request(request.model, request.prompt)
         create = cast(Callable[..., Any], client.messages.with_streaming_response.create)
-        extra = anthropic_extra(request.model, body)
+        extra = {**options_for(request.prompt.options, PROVIDER), **anthropic_extra(request.model, body)}
         call = create(**body, stream=True, extra_body=extra or None, timeout=TIMEOUT)
         decoder = AnthropicDecoder(FAILURES, request.step)
         async with aclosing(run_call(call, decoder)) as parts:
             async for part in parts:
                 yield part
+
+    async def count_tokens(self, model: Model, prompt: Prompt) -> TokenCount:
+        """Return how many tokens a prompt has; see `CountsTokens`."""
+        return await self._counts.count(self._clients.of(model), model, prompt)
 
     async def aclose(self) -> None:
         """Close the HTTP clients."""

@@ -20,7 +20,7 @@ from turnlane.activities.providers.wording import (
 )
 from turnlane.agent.models import Model
 from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, options_for
 
 Block = dict[str, Any]
 
@@ -37,7 +37,7 @@ def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
         "messages": _messages(prompt),
     }
     system = [
-        {"type": "text", "text": given.text, **(given.options or {}).get("anthropic", {})}
+        {"type": "text", "text": given.text, **options_for(given.options, "anthropic")}
         for given in prompt.system_texts
         if given.text.strip()
     ]
@@ -45,7 +45,12 @@ def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
         body["system"] = system
     if prompt.tools:
         body["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "input_schema": tool.parameters,
+                **options_for(tool.options, "anthropic"),
+            }
             for tool in prompt.tools
         ]
     return body

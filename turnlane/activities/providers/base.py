@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from turnlane.agent.models import Model
 from turnlane.records.base import JsonObject, ProviderEnvelope
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure
 from turnlane.records.steps import FinishReason
+from turnlane.records.tokens import TokenCount
 from turnlane.records.usage import Usage
 
 _CODE: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
@@ -163,6 +164,15 @@ class ProviderFailure(Exception):
         self.failure = failure
         self.usage = usage
         self.raw_usage = raw_usage
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """An adapter whose provider counts tokens."""
+
+    async def count_tokens(self, model: Model, prompt: Prompt) -> TokenCount:
+        """Return how many tokens a prompt has, or a part of one; unknown when the provider does not say."""
+        ...
 
 
 class Provider(Protocol):

@@ -20,7 +20,7 @@ from turnlane.activities.providers.wording import (
     wire_name,
 )
 from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, SystemText
+from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, SystemText, options_for
 
 Item = dict[str, Any]
 
@@ -38,7 +38,7 @@ def chat_messages(prompt: Prompt) -> list[Item]:
 
 def _chat_system(given: SystemText) -> Item:
     """A system message. Options belong to the content part; without any, the text stands plain."""
-    options = (given.options or {}).get("openai-chat")
+    options = options_for(given.options, "openai-chat")
     content = [{"type": "text", "text": given.text, **options}] if options else given.text
     return {"role": "system", "content": content}
 
@@ -99,6 +99,7 @@ def chat_tools(prompt: Prompt) -> list[Item]:
         {
             "type": "function",
             "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            **options_for(tool.options, "openai-chat"),
         }
         for tool in prompt.tools
     ]
@@ -184,6 +185,7 @@ def responses_tools(prompt: Prompt) -> list[Item]:
             "description": tool.description,
             "parameters": tool.parameters,
             "strict": False,
+            **options_for(tool.options, "openai"),
         }
         for tool in prompt.tools
     ]

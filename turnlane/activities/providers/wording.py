@@ -7,8 +7,9 @@ import json
 import re
 from typing import Any, Final
 
+from turnlane.agent.models import Model
 from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.prompt import PromptFile, PromptPart
+from turnlane.records.prompt import Prompt, PromptFile, PromptPart, options_for
 
 _UNSENDABLE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _SENDABLE_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -17,6 +18,11 @@ _INLINE: Final = re.compile(r"data:(?P<media>[\w.+-]+/[\w.+-]+);base64,(?P<data>
 IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 PDF: Final = "application/pdf"
 EMPTY_OUTPUT: Final = "(no output)"
+
+
+def extra_body(model: Model, prompt: Prompt) -> dict[str, Any] | None:
+    """What is laid over a request: the prompt's options for this provider, and then the model's own `extra`."""
+    return {**options_for(prompt.options, model.provider), **model.extra} or None
 
 
 def wire_id(call_id: str) -> str:

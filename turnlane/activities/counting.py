@@ -1,0 +1,86 @@
+"""Counting for a budget: the figures that an agent does not give, by the counter that it names."""
+
+from __future__ import annotations
+
+import logging
+
+from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.providers.base import CountsTokens, ProviderFailure
+from turnlane.activities.providers.registry import Providers
+from turnlane.agent.context import ContextBudget
+from turnlane.agent.models import Model
+from turnlane.agent.tokens import ProviderCounter, TokenCounter, as_count
+from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnlane.records.prompt import Prompt, PromptMessage, ToolSpec
+from turnlane.records.tokens import UNKNOWN_COUNT, TokenCount, computed_count
+
+logger = logging.getLogger(__name__)
+
+_NO_FILES = (TextPart, ReasoningPart, ToolCallPart, ToolResultPart)
+
+
+class Counting:
+    """Counts for one model under one budget. A counter that raises is the application's failure."""
+
+    def __init__(self, budget: ContextBudget, model: Model, providers: Providers) -> None:
+        self._budget = budget
+        self._model = model
+        self._counter = budget.counter
+        if isinstance(self._counter, ProviderCounter):
+            self._counter = _of_provider(model, providers)
+
+    async def text(self, text: str) -> TokenCount:
+        """The size of a text of the instructions; nothing is 0."""
+        return await self._counted(Prompt(system=(text,))) if text.strip() else computed_count(0)
+
+    async def messages(self, messages: tuple[PromptMessage, ...]) -> TokenCount:
+        """The size of a conversation; none is 0."""
+        return await self._counted(Prompt(messages=messages)) if messages else computed_count(0)
+
+    async def tools(self, tools: tuple[ToolSpec, ...]) -> TokenCount:
+        """The size of the tools on offer: as the budget says, or counted."""
+        if self._budget.tool_schemas is not None:
+            return as_count(self._budget.tool_schemas)
+        return await self._counted(Prompt(tools=tools)) if tools else computed_count(0)
+
+    def attachments(self, messages: tuple[PromptMessage, ...]) -> TokenCount:
+        """The size of what the messages hold beside text: as the budget says, or nothing where nobody need ask."""
+        if self._budget.attachments is not None:
+            return as_count(self._budget.attachments)
+        has_files = any(not isinstance(part, _NO_FILES) for message in messages for part in message.parts)
+        in_messages = self._counter is not None and self._counter.counts_files
+        return computed_count(0) if in_messages or not has_files else UNKNOWN_COUNT
+
+    async def _counted(self, prompt: Prompt) -> TokenCount:
+        if self._counter is None:
+            return UNKNOWN_COUNT
+        try:
+            return as_count(await self._counter.count(self._model, prompt))
+        except Exception as error:
+            logger.error("counting tokens failed with %s at %s", type(error).__name__, place_of(error))
+            raise ApplicationFailedError("TOKEN_COUNT_FAILED") from None
+
+
+class _OfProvider:
+    """The counter of a model's provider."""
+
+    counts_files = True
+
+    def __init__(self, provider: CountsTokens) -> None:
+        self._provider = provider
+
+    async def count(self, model: Model, prompt: Prompt) -> TokenCount:
+        """Ask the provider. Without its key it cannot be asked, and the call itself will say so."""
+        try:
+            return await self._provider.count_tokens(model, prompt)
+        except ProviderFailure:
+            return UNKNOWN_COUNT
+
+
+def _of_provider(model: Model, providers: Providers) -> TokenCounter | None:
+    """A provider that cannot count, or that there is not, leaves counts unknown: the call itself will say."""
+    try:
+        provider = providers.of(model)
+    except ProviderFailure:
+        return None
+    return _OfProvider(provider) if isinstance(provider, CountsTokens) else None

@@ -1,0 +1,73 @@
+"""Turns: the messages of a history grouped by what belongs together, so that nothing cuts one in two.
+
+A turn is what was asked and all that was answered to it: every input of a run, its answer, and the runs that
+went on with it after an approval. User messages that a run did not own (seeded instructions) belong to the
+first turn behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from turnlane.records.messages import (
+    FailedAssistant,
+    Message,
+    MessageStatus,
+    Role,
+    ToolCallPart,
+    ToolResultPart,
+    is_speakable,
+)
+
+_BESIDE = (Role.SYSTEM, Role.SUMMARY)
+
+
+@dataclass
+class Turn:
+    """Messages that stay together. A system text or a summary stands alone (`is_beside`)."""
+
+    messages: list[Message] = field(default_factory=list)
+    is_beside: bool = False
+
+    def is_complete(self, failed_assistant: FailedAssistant = "omit") -> bool:
+        """Whether it was asked, the asking has ended, and no call of what is heard of it lacks its result.
+
+        An answer that failed, or was superseded, ends its turn like any other.
+        """
+        answers = [message for message in self.messages if message.role is Role.ASSISTANT]
+        if not answers or self.messages[0].role is not Role.USER:
+            return False
+        if any(message.status is MessageStatus.STREAMING for message in answers):
+            return False
+        return not _open_calls([answer for answer in answers if is_speakable(answer.status, failed_assistant)])
+
+    def is_answered(self, failed_assistant: FailedAssistant = "omit") -> bool:
+        """Whether it is complete, and every answer of it is heard by the model."""
+        answers = (message for message in self.messages if message.role is Role.ASSISTANT)
+        return self.is_complete(failed_assistant) and all(
+            is_speakable(answer.status, failed_assistant) for answer in answers
+        )
+
+
+def group_turns(messages: Sequence[Message]) -> list[Turn]:
+    """Return the turns of a history, in order. A system text between the messages of a turn does not end it."""
+    turns: list[Turn] = []
+    current: Turn | None = None
+    is_answered = False
+    for message in messages:
+        if message.role in _BESIDE:
+            turns.append(Turn([message], is_beside=True))
+            continue
+        if current is None or (message.role is Role.USER and is_answered):
+            current, is_answered = Turn(), False
+            turns.append(current)
+        current.messages.append(message)
+        is_answered = is_answered or message.role is Role.ASSISTANT
+    return turns
+
+
+def _open_calls(answers: Sequence[Message]) -> set[str]:
+    parts = [part for answer in answers for part in answer.parts]
+    asked = {part.call_id for part in parts if isinstance(part, ToolCallPart)}
+    return asked - {part.call_id for part in parts if isinstance(part, ToolResultPart)}
