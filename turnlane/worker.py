@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from turnlane.activities.compaction import Compactions
 from turnlane.activities.deliveries import DeliveryWork
 from turnlane.activities.judging import Judging
 from turnlane.activities.lane_work import LaneWork
@@ -60,7 +61,9 @@ def build_worker(
     if len(by_name) != len(agents):
         raise ValueError("two agents have one name")
     work = LaneWork(store, by_name, bus, settings)
-    steps = ProviderSteps(store, by_name, bus, providers or Providers())
+    providers = providers or Providers()
+    steps = ProviderSteps(store, by_name, bus, providers)
+    compactions = Compactions(store, by_name, bus, providers)
     calls = ToolCalls(store, by_name, bus)
     return Worker(
         client,
@@ -75,6 +78,7 @@ def build_worker(
             work.prepare_admissions,
             work.check_model,
             steps.provider_step,
+            compactions.compact,
             calls.tool_call,
             Judging(store, by_name).judge_boundary,
             DeliveryWork(store).deliver,

@@ -66,3 +66,10 @@ async def test_a_client_without_a_store_is_told_how_its_run_ended(server: DevSer
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_is_run_here(name: str) -> None:
     assert f'"{name}"' in Path(__file__).read_text(encoding="utf-8")
+
+
+async def test_a_long_conversation_goes_on_with_a_summary(server: DevServer, tmp_path: Path) -> None:
+    lines = await run_example("compaction.py", tmp_path, server.target)
+
+    assert ["I was shown 5 messages and 0 summaries.", "I was shown 3 messages and 1 summaries."] == lines[2:4]
+    assert ["summary: Summary of the earlier conversation:", "user: Question 3"] == lines[4:6]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from tests.replay.studio import BOUND, Studio, agent, by_step
-from turnlane.agent import PolicyContext, ToolError, tool
+from turnlane.agent import Compaction, PolicyContext, SummaryContext, ToolError, tool
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, Script, ScriptedRequest, Stop
 from turnlane.client import Ticket
 from turnlane.records.admissions import Policy
+from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import AgentMismatchError, IdempotencyConflictError, RunConflictError
 from turnlane.records.lane import RetryFacts
 from turnlane.records.runs import Failure, FailureClass, TerminalReason
@@ -401,3 +403,24 @@ async def superseded_lane(studio: Studio) -> None:
         await ended(await client.submit(studio.name, "one"))
         await studio.whole_store.open_lane(studio.name, "another incarnation", None)
         await ended(await client.submit(studio.name, "two", via="signal"))
+
+
+def summing_up(**options: Any) -> Compaction:
+    """A compaction whose summary says how many messages it replaces."""
+
+    async def summarize(context: SummaryContext) -> dict[str, str]:
+        return {"goal": f"{len(context.messages)} messages"}
+
+    return Compaction(summarize=summarize, **options)
+
+
+@turn
+async def compacted(studio: Studio) -> None:
+    """A conversation that is summed up before its third run, and once more because somebody asks."""
+    actor = agent(by_step([Say("Yes.")]), compaction=summing_up(turns=2))
+    async with studio.serving(actor) as client:
+        for number in range(3):
+            await ended(await client.submit(studio.name, f"Question {number}."))
+        reply = await client.compact(studio.name, force=True)
+        if reply.outcome is not CompactionResult.APPLIED:
+            raise AssertionError(f"the compaction ended {reply.outcome}")

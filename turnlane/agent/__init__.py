@@ -12,6 +12,14 @@ from turnlane.agent.approvals import (
 )
 from turnlane.agent.budgets import SpendLimits
 from turnlane.agent.caching import PromptCache
+from turnlane.agent.compactable import CompactableHistory, select_compactable_history
+from turnlane.agent.compaction import (
+    Compaction,
+    CompactionState,
+    ConversationSummary,
+    Summarized,
+    SummaryContext,
+)
 from turnlane.agent.context import ContextBudget, PromptBudget
 from turnlane.agent.files import Upload
 from turnlane.agent.history import (
@@ -56,9 +64,13 @@ __all__ = [
     "ApprovalResponse",
     "ApprovalStatus",
     "Approvals",
+    "CompactableHistory",
+    "Compaction",
+    "CompactionState",
     "ComposedPrompt",
     "ContextBudget",
     "ContextDecision",
+    "ConversationSummary",
     "CountSource",
     "FileBytes",
     "FileText",
@@ -90,6 +102,8 @@ __all__ = [
     "SelectionOutcome",
     "SelectionReason",
     "SpendLimits",
+    "Summarized",
+    "SummaryContext",
     "SystemText",
     "TextCounter",
     "TiktokenCounter",
@@ -101,6 +115,7 @@ __all__ = [
     "Upload",
     "compose_prompt",
     "resolve_reference",
+    "select_compactable_history",
     "select_history",
     "tool",
 ]

@@ -13,6 +13,7 @@ from turnlane.agent.approvals import Approvals
 from turnlane.agent.budgets import SpendLimits
 from turnlane.agent.caching import PromptCache
 from turnlane.agent.call_hooks import BeforeCall, CallHooks, CallReturned, CallStarted
+from turnlane.agent.compaction import Compaction
 from turnlane.agent.context import ContextBudget
 from turnlane.agent.files import PersistFile
 from turnlane.agent.history import HistoryOptions
@@ -74,7 +75,8 @@ class Agent:
 
     `before_call` may refuse a tool call or replace its arguments; `call_started` and
     `call_returned` are told of each try of one. `prices` are what models cost, by the name under which they
-    answer; `spend_limits` are what runs and conversations may spend.
+    answer; `spend_limits` are what runs and conversations may spend. `compaction` says when and how the older part
+    of a conversation is summed up.
 
     With `models`, `model` may be the key of one and a conversation may choose another; `preflight` may refuse an
     input before it is admitted, and `resolve_model` decides on the model of each run.
@@ -116,6 +118,7 @@ class Agent:
     adapt_instructions: AdaptInstructions | None = None
     budget: ContextBudget | None = None
     cache: PromptCache | None = None
+    compaction: Compaction | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -223,4 +226,5 @@ class Agent:
             recent_receipts=self.limits.recent_receipts,
             judges=bool(self.stop_policies) or self.accept is not None or self.spend_limits is not None,
             fallbacks=tuple(model.name[:128] for model in self.fallbacks),
+            compaction=self.compaction.facts if self.compaction is not None else None,
         )

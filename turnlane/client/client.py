@@ -27,6 +27,7 @@ from turnlane.client.watching import (
 )
 from turnlane.records.admissions import Admission, Input, Policy, RecordIds, SubmitReply, Terminal
 from turnlane.records.base import JsonObject
+from turnlane.records.compaction import CompactReply, CompactRequest
 from turnlane.records.errors import (
     InputTooLargeError,
     LaneClosingError,
@@ -298,6 +299,15 @@ class Turnlane:
     async def chosen_model(self, conversation_id: str, *, tenant: str | None = None) -> str | None:
         """The key of the model that the conversation chose; None for the agent's own."""
         return await self._reads_of(conversation_id).load_model(conversation_id, tenant=tenant)
+
+    async def compact(self, conversation_id: str, *, force: bool = False) -> CompactReply:
+        """Have the older part of the conversation replaced by a summary, after the run in flight if there is one.
+
+        Whether it is long enough the agent's threshold says, unless `force` is set. Waits until it is done:
+        `outcome` says what came of it. Raises `NoCompactionError` for an agent that has no compaction.
+        """
+        checked_id("conversation_id", conversation_id)
+        return await self._lanes.compact(conversation_id, request(CompactRequest, force=force))
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from temporalio.service import RPCStatusCode
 from turnlane.client.requests import lane_id
 from turnlane.records.admissions import Input, SubmitReply
 from turnlane.records.base import JsonObject
+from turnlane.records.compaction import CompactReply, CompactRequest
 from turnlane.records.errors import (
     LaneClosingError,
     LaneSupersededError,
@@ -137,6 +138,23 @@ class LaneCalls:
                     name, argument, wait_for_stage=WorkflowUpdateStage.COMPLETED, result_type=result
                 )
                 return await answer(update)
+
+    async def compact(self, conversation_id: str, asked: CompactRequest) -> CompactReply:
+        """Ask for a compaction, starting the lane if it rests, and again until it is made."""
+        wait = FIRST_WAIT_SECONDS
+        while True:
+            try:
+                stage = WorkflowUpdateStage.ACCEPTED
+                update = await self._started(conversation_id, "compact", asked, CompactReply, stage)
+                with our_errors():
+                    reply = await answer(update)
+            except (LaneClosingError, LaneSupersededError):
+                reply = CompactReply(again=True)
+            if not reply.again:
+                return reply
+            asked = asked.model_copy(update={"number": reply.number})
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_WAIT_SECONDS)
 
     async def wait(self, conversation_id: str, run_id: str) -> WaitReply | None:
         """Ask a lane once to be told when a run has ended. None when it cannot be asked that way just now."""

@@ -15,6 +15,7 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from turnlane.records.admissions import Input, SubmitReply
+    from turnlane.records.compaction import CompactReply, CompactRequest
     from turnlane.records.durable import Delivery, DeliveryReply
     from turnlane.records.errors import (
         ConversationPurgedError,
@@ -42,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.workflows.admission import Admissions, too_large
     from turnlane.workflows.calls import as_failure
     from turnlane.workflows.carrying import within
+    from turnlane.workflows.compaction import Compactor
     from turnlane.workflows.control import Control
     from turnlane.workflows.core import LaneCore, Pending
     from turnlane.workflows.deliveries import Deliveries
@@ -72,7 +74,8 @@ class ConversationLane:
         named = workflow.info().workflow_id.removeprefix("lane/")[:256]
         self._core = LaneCore(start.conversation_id or named, start)
         self._admissions = Admissions(self._core)
-        self._runs = RunLoop(self._core)
+        self._compactor = Compactor(self._core)
+        self._runs = RunLoop(self._core, self._compactor)
         self._waiting = Waiting(self._core)
         self._control = Control(self._core, self._waiting)
         self._deliveries = Deliveries(self._core, self._runs.round.heard)
@@ -175,10 +178,13 @@ class ConversationLane:
         """Run the live run whenever there is one."""
         core = self._core
         while core.outbox.lost is None:
-            await workflow.wait_condition(lambda: core.head.live is not None and not core.is_draining)
+            await workflow.wait_condition(
+                lambda: (core.head.live is not None or self._compactor.may_begin) and not core.is_draining
+            )
             core.executing = True
             self._show_agent()
             try:
+                await self._compactor.carry_out()
                 await self._runs.execute()
             finally:
                 core.executing = False
@@ -375,6 +381,17 @@ class ConversationLane:
     async def choose_model(self, request: ModelRequest) -> ControlReply:
         """Choose the model of the runs to come by its key."""
         return await self._control.choose_model(request)
+
+    @workflow.update(name="compact")
+    async def compact(self, request: CompactRequest) -> CompactReply:
+        """Replace the older part of the conversation by a summary; answers when that is durable, or `again`."""
+        return await self._compactor.ask(request)
+
+    @compact.validator
+    def _check_compact(self, request: CompactRequest) -> None:
+        error = self._compactor.objection()
+        if error is not None:
+            raise as_failure(error)
 
     # --- looking --------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from temporalio import workflow
 from turnlane.records.lane import LaneRun, RunProgress, Taken
 from turnlane.records.runs import RunState
 from turnlane.records.steps import CallOutcome, CallRef, Fence, StepEnd, StepOutcome
+from turnlane.workflows.compaction import Compactor
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import MAX_STEPS, abort_end, judged_end, policy_end, step_end
 from turnlane.workflows.judging import judge
@@ -22,8 +23,9 @@ from turnlane.workflows.tool_round import ToolRound, as_ref, suspended_calls
 class RunLoop:
     """Executes live runs."""
 
-    def __init__(self, core: LaneCore) -> None:
+    def __init__(self, core: LaneCore, compactor: Compactor) -> None:
         self._core = core
+        self._compactor = compactor
         self._steps = ModelSteps(core)
         self.round = ToolRound(core)
 
@@ -37,6 +39,8 @@ class RunLoop:
                 return
             elif core.progress is not None and core.progress.run_id == run.id and core.progress.suspended:
                 await self._resume_calls(run, core.progress)
+            elif self._compactor.is_due(run):
+                await self._compactor.before_first_step(run)
             else:
                 await self._step(run)
             await self._durable()

@@ -1,4 +1,4 @@
-"""`interrupt`, `stop`, `cancel`, `abandon` and `purge`: what an operator does to runs and conversations."""
+"""`interrupt`, `stop`, `cancel`, `abandon`, `compact` and `purge`: what an operator does to runs and conversations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from turnlane.client.cli.send import ConversationId
 from turnlane.client.cli.verbs import Session, verb
+from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import InvalidInputError
 
 RunId = Annotated[str, Argument(metavar="RUN", help="The id of the run.")]
@@ -16,7 +17,7 @@ RunId = Annotated[str, Argument(metavar="RUN", help="The id of the run.")]
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module."""
-    for function in (interrupt, stop, cancel, abandon, purge):
+    for function in (interrupt, stop, cancel, abandon, compact, purge):
         verb(app)(function)
 
 
@@ -58,6 +59,20 @@ async def abandon(
     async with session.lane_client() as client:
         await client.abandon(conversation_id, run_id, expected_revision=expected_revision, stale_owner=stale_owner)
     _done(session, "abandoned", conversation_id, run_id)
+
+
+async def compact(
+    session: Session,
+    conversation_id: ConversationId,
+    force: Annotated[bool, Option("--force", help="Whatever the agent's threshold says.")] = False,
+) -> None:
+    """Have the older part of a conversation replaced by a summary."""
+    async with session.lane_client() as client:
+        reply = await client.compact(conversation_id, force=force)
+    session.out.record({"ok": True, "conversation_id": conversation_id, **reply.model_dump(mode="json")})
+    outcome = (reply.outcome or CompactionResult.FAILED).value.replace("_", " ")
+    code = f" ({reply.failure.code or reply.failure.failure_class.value})" if reply.failure is not None else ""
+    session.out.say(f"{outcome}: {conversation_id}{code}")
 
 
 async def purge(
