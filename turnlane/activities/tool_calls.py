@@ -1,7 +1,8 @@
 """Tool calls: one activity each, of the type of the tool's name, with its result in the store.
 
 The fence is checked before the effect and again when the result is accepted. A call whose worker died
-is not made again unless its tool says that this is safe: nobody knows whether the effect happened.
+is not made again unless its tool says that this is safe: nobody knows whether the effect happened. A durable
+tool says so: it is answered from what it recorded. One that waits ends its activity without a result.
 """
 
 from __future__ import annotations
@@ -9,22 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from temporalio import activity
 from temporalio.common import RawValue
 
+from turnlane.activities.draft import TOOL_SLACK_SECONDS
+from turnlane.activities.durable import Journal, is_left
+from turnlane.activities.entry_log import StoreLog
 from turnlane.activities.failing import as_failures, persist
 from turnlane.activities.lane_work import LOST_CALL_MESSAGES, coded, utc_now
 from turnlane.activities.publishing import Publisher
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
 from turnlane.agent.agent import Agent
-from turnlane.agent.tools import Tool, ToolContext, ToolReply, bounded_output
+from turnlane.agent.durable import LeavesBody
+from turnlane.agent.tool_output import Shown, shown_output
+from turnlane.agent.tools import Tool, ToolContext, ToolReply
+from turnlane.records.durable import SuspendedCall
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.events import ToolStatus
+from turnlane.records.limits import Limits
 from turnlane.records.messages import ControlReason, ToolOutcome, ToolResultPart
 from turnlane.records.steps import CallOutcome, CallRequest, Fence
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import CallStart, RunContext, Store
+from turnlane.store.protocol import CallStart, RunContext, Spill, Store
 
 logger = logging.getLogger(__name__)
 
@@ -60,45 +69,91 @@ class ToolCalls:
                 return CallOutcome(call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stale=stale, stored=False)
 
     async def _make(self, request: CallRequest) -> CallOutcome:
-        fence = request.fence
-        start = await persist(
-            lambda: self._store.begin_call(fence, request.assistant_message_id, request.slot, utc_now())
-        )
+        agent = self._agents.get(request.agent)
+        tool = agent.tool(request.tool_name) if agent else None
+        start = await self._begin(request, tool)
         if start.result is not None:
             return _outcome(start.result)
-        attempt = activity.info().attempt
-        publisher = Publisher(self._bus, fence, request.call_id, attempt, utc_now)
+        attempt = request.tried + activity.info().attempt
+        publisher = Publisher(self._bus, request.fence, request.call_id, attempt, utc_now)
         publisher.tool(ToolStatus.STARTED, request.call_id, request.tool_name, given=start.input)
-        result = await self._result(request, start, attempt)
+        reply = await self._reply(request, agent, tool, start, attempt)
+        if isinstance(reply, SuspendedCall):
+            return await self._suspend(request, reply)
+        limit = (agent.limits if agent else Limits()).tool_output_bytes
+        return await self._finish(request, reply.outcome, shown_output(reply.output, limit), publisher)
+
+    async def _begin(self, request: CallRequest, tool: Tool | None) -> CallStart:
+        durable = _durable_call(request, tool) if tool is not None and tool.durable else None
+        return await persist(
+            lambda: self._store.begin_call(
+                request.fence, request.assistant_message_id, request.slot, utc_now(), durable=durable
+            )
+        )
+
+    async def _finish(
+        self, request: CallRequest, outcome: ToolOutcome, shown: Shown, publisher: Publisher
+    ) -> CallOutcome:
+        """Have the result accepted, and tell it. What the model is not shown of it is kept with it."""
+        result = ToolResultPart(
+            call_id=request.call_id, tool_name=request.tool_name, outcome=outcome, output=shown.output
+        )
+        spill = None if shown.spilled is None else Spill(data=shown.spilled, media_type=shown.media_type)
         written = await persist(
-            lambda: self._store.finish_call(fence, request.assistant_message_id, request.slot, result, utc_now())
+            lambda: self._store.finish_call(
+                request.fence, request.assistant_message_id, request.slot, result, utc_now(), spill=spill
+            )
         )
         for event in written.events:
             self._bus.publish(event)
-        publisher.tool(_STATUS[result.outcome], request.call_id, request.tool_name, output=result.output)
+        publisher.tool(_STATUS[outcome], request.call_id, request.tool_name, output=result.output)
         return _outcome(result)
 
-    async def _result(self, request: CallRequest, start: CallStart, attempt: int) -> ToolResultPart:
-        agent = self._agents.get(request.agent)
-        tool = agent.tool(request.tool_name) if agent else None
+    async def _suspend(self, request: CallRequest, call: SuspendedCall) -> CallOutcome:
+        """Note for whoever opens the lane next that the call waits, and hand the wait to the lane."""
+        await persist(lambda: self._store.suspend_call(request.fence, request.assistant_message_id, call, utc_now()))
+        return CallOutcome(
+            call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stored=False, suspended=call.suspension
+        )
+
+    async def _reply(
+        self, request: CallRequest, agent: Agent | None, tool: Tool | None, start: CallStart, attempt: int
+    ) -> ToolReply | SuspendedCall:
         fence = request.fence
         run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
         if agent is None or tool is None or run is None:
-            return _error(request, "UNKNOWN_TOOL", "there is no tool of this name here")
+            return _coded("UNKNOWN_TOOL", "there is no tool of this name here")
         if start.started_before and tool.max_attempts == 1:
-            return _error(request, "OUTCOME_UNKNOWN", LOST_CALL_MESSAGES["OUTCOME_UNKNOWN"])
-        reply = await self._invoke(tool, _context(request, run, attempt), start, fence)
-        return ToolResultPart(
-            call_id=request.call_id,
-            tool_name=request.tool_name,
-            outcome=reply.outcome,
-            output=bounded_output(reply.output, agent.limits.tool_output_bytes),
-        )
+            return _coded("OUTCOME_UNKNOWN", LOST_CALL_MESSAGES["OUTCOME_UNKNOWN"])
+        context = _context(request, run, attempt)
+        if not tool.durable:
+            return await self._invoke(agent, tool, context, start, fence)
+        return await self._invoke_durable(agent, tool, context, start, request)
 
-    async def _invoke(self, tool: Tool, context: ToolContext, start: CallStart, fence: Fence) -> ToolReply:
+    async def _invoke_durable(
+        self, agent: Agent, tool: Tool, context: ToolContext, start: CallStart, request: CallRequest
+    ) -> ToolReply | SuspendedCall:
+        """Run a body that records what it does. It may be left for a wait, or because its call may not go on."""
+        journal = Journal(StoreLog(self._store, request), context, utc_now)
+        try:
+            return await self._invoke(agent, tool, replace(context, durable=journal), start, request.fence)
+        except (LeavesBody, BaseExceptionGroup) as error:
+            if not is_left(error):
+                raise
+        finally:
+            await journal.close()
+        if journal.ended is not None:
+            raise journal.ended
+        if journal.suspension is None:
+            raise AssertionError("a body was left for nothing")
+        return _durable_call(request, tool).model_copy(update={"suspension": journal.suspension})
+
+    async def _invoke(
+        self, agent: Agent, tool: Tool, context: ToolContext, start: CallStart, fence: Fence
+    ) -> ToolReply:
         try:
             async with asyncio.timeout(tool.timeout):
-                return await tool.invoke(context, start.input)
+                return await tool.invoke(context, start.input, hooks=agent.call_hooks)
         except TimeoutError:
             return ToolReply(ToolOutcome.ERROR, coded("TIMEOUT", LOST_CALL_MESSAGES["TIMEOUT"]), "TIMEOUT")
         except asyncio.CancelledError:
@@ -132,13 +187,19 @@ def _context(request: CallRequest, run: RunContext, attempt: int) -> ToolContext
     )
 
 
-def _error(request: CallRequest, code: str, message: str) -> ToolResultPart:
-    return ToolResultPart(
+def _durable_call(request: CallRequest, tool: Tool) -> SuspendedCall:
+    """A call as its lane, or the next one, takes it up again."""
+    return SuspendedCall(
         call_id=request.call_id,
         tool_name=request.tool_name,
-        outcome=ToolOutcome.ERROR,
-        output=coded(code, message),
+        slot=request.slot,
+        max_attempts=tool.max_attempts,
+        seconds=tool.timeout + TOOL_SLACK_SECONDS,
     )
+
+
+def _coded(code: str, message: str) -> ToolReply:
+    return ToolReply(ToolOutcome.ERROR, coded(code, message), code)
 
 
 def _outcome(result: ToolResultPart) -> CallOutcome:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_jsonable_python
 
 from turnlane.records.base import Json, canonical_json, clean_json
+from turnlane.records.files import blob_id_of, blob_reference
+
+TEXT: Final = "text/plain"
+JSON: Final = "application/json"
 
 
 class BytesOutputError(ValueError):
@@ -35,21 +39,32 @@ def _holds_bytes(value: Any) -> bool:
     return isinstance(value, bytes | bytearray | memoryview)
 
 
-def bounded_output(output: Json, limit_bytes: int) -> Json:
+class Shown(NamedTuple):
+    """What a model is shown of an output, and the whole of it in bytes if that is more."""
+
+    output: Json
+    spilled: bytes | None = None
+    media_type: str = ""
+
+
+def shown_output(output: Json, limit_bytes: int) -> Shown:
     """Return `output` if its JSON has at most `limit_bytes` bytes, else its head and tail within the limit.
 
-    A text is cut as text, anything else as its JSON; `bytes` is the size of what was cut. No character is
-    split. A limit too small for even the frame gives the frame with nothing in it.
+    A text is cut as text, anything else as its JSON; `bytes` is the size of what was cut, `reference` names the
+    blob that all of it is to be kept as. No character is split. A limit too small for even the frame gives the
+    frame with nothing in it.
     """
     encoded = canonical_json(output)
     if len(encoded.encode()) <= limit_bytes:
-        return output
-    text = output if isinstance(output, str) else encoded
-    frame: dict[str, Any] = {"truncated": True, "bytes": len(text.encode()), "head": "", "tail": ""}
+        return Shown(output)
+    text, media_type = (output, TEXT) if isinstance(output, str) else (encoded, JSON)
+    whole = text.encode()
+    reference = blob_reference(blob_id_of(whole))
+    frame: dict[str, Any] = {"truncated": True, "bytes": len(whole), "reference": reference, "head": "", "tail": ""}
     half = max(0, limit_bytes - len(canonical_json(frame).encode())) // 2
     head = _fitting(text, half)
     tail = _fitting(reversed(text), half)
-    return frame | {"head": text[:head], "tail": text[len(text) - tail :]}
+    return Shown(frame | {"head": text[:head], "tail": text[len(text) - tail :]}, whole, media_type)
 
 
 def _fitting(text: Iterable[str], budget: int) -> int:

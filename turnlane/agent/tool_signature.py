@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
@@ -32,6 +41,8 @@ class _UntitledSchema(GenerateJsonSchema):
 class ToolSignature:
     """A function's parameters: a model that validates the model's arguments, and who gets the context.
 
+    `returns` checks what the function declares to return; None if it declares nothing that can be checked.
+
     The fields of the model have neutral names, with the parameter as alias, so that a parameter may be
     called anything, `json` or `_private` included.
     """
@@ -40,6 +51,7 @@ class ToolSignature:
     schema: JsonObject
     parameters: dict[str, str]
     context_parameters: tuple[str, ...]
+    returns: TypeAdapter[Any] | None = None
 
     def bind(self, ctx: ToolContext, arguments_json: str) -> dict[str, Any]:
         """Return the keyword arguments of the call. Raises pydantic's ValidationError."""
@@ -65,7 +77,7 @@ def signature_of(function: Callable[..., Any]) -> ToolSignature:
         names[field_name] = parameter.name
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[field_name] = (Annotated[hint, Field(alias=parameter.name)], default)
-    return ToolSignature(*_model_of(function, fields), names, tuple(contexts))
+    return ToolSignature(*_model_of(function, fields), names, tuple(contexts), _declared_return(hints))
 
 
 def _model_of(function: Callable[..., Any], fields: dict[str, Any]) -> tuple[type[BaseModel], JsonObject]:
@@ -78,6 +90,17 @@ def _model_of(function: Callable[..., Any], fields: dict[str, Any]) -> tuple[typ
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return model, schema
+
+
+def _declared_return(hints: dict[str, Any]) -> TypeAdapter[Any] | None:
+    """What checks a return type; None for no type, Any and object, for None, and for what pydantic cannot check."""
+    hint = hints.get("return")
+    if hint in (None, Any, object, type(None)):
+        return None
+    try:
+        return TypeAdapter(hint)
+    except (PydanticUserError, PydanticSchemaGenerationError):
+        return None
 
 
 def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:

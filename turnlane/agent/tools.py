@@ -8,13 +8,16 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from pydantic import ValidationError
 
 from turnlane.agent.approvals import ToolPolicy, check_tool_policy
+from turnlane.agent.call_hooks import NO_HOOKS, CallHooks
+from turnlane.agent.tool_arguments import bind_arguments
 from turnlane.agent.tool_context import Cancellation, ToolCancelled, ToolContext
-from turnlane.agent.tool_output import BytesOutputError, bounded_output, json_output
+from turnlane.agent.tool_output import BytesOutputError, json_output
+from turnlane.agent.tool_reply import ToolError, ToolReply, failed, misfit, told
 from turnlane.agent.tool_signature import ToolSignature, field_errors, signature_of
 from turnlane.records.base import Json, JsonObject, canonical_json, clean_json
 from turnlane.records.messages import ToolOutcome
@@ -28,7 +31,6 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolReply",
-    "bounded_output",
     "tool",
 ]
 
@@ -58,42 +60,6 @@ DURABLE_ATTEMPTS = 10
 THREAD_GRACE_SECONDS = 2.0
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
-
-
-class ToolError(Exception):
-    """Raised by a tool to tell the model what went wrong. All of it is shown to the model and stored.
-
-    `retryable` tells the model whether the same call may help, `hint` what to do instead; `details` are
-    JSON facts beside the message. Raises ValueError for a code that is not a plain word.
-    """
-
-    def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        retryable: bool = False,
-        details: JsonObject | None = None,
-        hint: str | None = None,
-    ) -> None:
-        if not _ERROR_CODE.fullmatch(code):
-            raise ValueError("an error code is 1 to 128 letters, digits, '_', '.' and '-', a letter first")
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.retryable = retryable
-        self.details = details
-        self.hint = hint
-
-
-@dataclass(frozen=True)
-class ToolReply:
-    """What came of one call: what the model is shown, and the code if it was not a success."""
-
-    outcome: ToolOutcome
-    output: Json
-    code: str | None = None
 
 
 ErrorHook = Callable[[BaseException], None]
@@ -141,34 +107,22 @@ class Tool:
         """The tool as a model sees it."""
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
 
-    async def invoke(self, ctx: ToolContext, arguments: Json, *, on_error: ErrorHook | None = None) -> ToolReply:
+    async def invoke(
+        self, ctx: ToolContext, arguments: Json, *, hooks: CallHooks = NO_HOOKS, on_error: ErrorHook | None = None
+    ) -> ToolReply:
         """Run the tool once and return what the model is to see; what the tool raises becomes an error reply.
 
-        A synchronous function runs in a thread. `on_error` gets the cause of an INTERNAL_ERROR or
-        INVALID_OUTPUT, which is kept off the reply and out of the log. Cancelling the task that awaits
-        this raises the flag of `ctx` and is not swallowed. `timeout` is the caller's to enforce.
+        First `hooks` may refuse the call or replace its arguments; then those are validated. A synchronous
+        function runs in a thread. `on_error` gets the cause of an INTERNAL_ERROR or INVALID_OUTPUT, which is
+        kept off the reply and out of the log. Cancelling the task that awaits this raises the flag of `ctx`
+        and is not swallowed, nor is a durable body that is left. `timeout` is the caller's to enforce.
         """
-        if not isinstance(arguments, dict):
-            return _misfit("the arguments of a tool call are a JSON object", [])
         try:
-            text = canonical_json(clean_json(arguments))
-        except (TypeError, ValueError, RecursionError):
-            return _misfit("the arguments are not JSON", [])
-        try:
-            bound = self.signature.bind(ctx, text)
-        except ValidationError as error:
-            return _misfit("the arguments do not fit the tool's parameters", field_errors(error))
-        except Exception as error:
-            return self._internal(error, on_error)
-        return await self._run(ctx, bound, on_error)
-
-    async def _run(self, ctx: ToolContext, bound: dict[str, Any], on_error: ErrorHook | None) -> ToolReply:
-        try:
-            result = await _call(self.function, bound, ctx.cancelled)
+            return await self._answer(ctx, await hooks.arguments(ctx, self.name, arguments), hooks, on_error)
         except ToolError as error:
-            return _told(error)
+            return told(error)
         except ToolCancelled:
-            return _failed("CANCELLED", "the run was asked to stop", outcome=ToolOutcome.INTERRUPTED)
+            return failed("CANCELLED", "the run was asked to stop", outcome=ToolOutcome.INTERRUPTED)
         except asyncio.CancelledError as error:
             if _being_cancelled():
                 ctx.cancelled.set()
@@ -176,22 +130,52 @@ class Tool:
             return self._internal(error, on_error)
         except (Exception, SystemExit) as error:
             return self._internal(error, on_error)
+
+    async def _answer(
+        self, ctx: ToolContext, arguments: Json, hooks: CallHooks, on_error: ErrorHook | None
+    ) -> ToolReply:
+        bound = self._bound(ctx, arguments)
+        if isinstance(bound, ToolReply):
+            return bound
+        await hooks.tell_started(ctx, self.name)
+        result = await _call(self.function, bound, ctx.cancelled)
+        await hooks.tell_returned(ctx, self.name, result)
         return self._reply(result, on_error)
 
-    def _reply(self, result: Any, on_error: ErrorHook | None) -> ToolReply:
+    def _bound(self, ctx: ToolContext, arguments: Json) -> dict[str, Any] | ToolReply:
+        """The arguments of the function, or the reply that says where they do not fit."""
+        if not isinstance(arguments, dict):
+            return misfit("the arguments of a tool call are a JSON object", [])
         try:
-            return ToolReply(ToolOutcome.SUCCESS, {"status": "ok"} if result is None else json_output(result))
+            given = clean_json(arguments)
+            canonical_json(given)
+        except (TypeError, ValueError, RecursionError):
+            return misfit("the arguments are not JSON", [])
+        try:
+            return bind_arguments(self.signature, ctx, given, coerce=self.coerce)
+        except ValidationError as error:
+            return misfit("the arguments do not fit the tool's parameters", field_errors(error))
+
+    def _reply(self, result: Any, on_error: ErrorHook | None) -> ToolReply:
+        """What the model is shown of a result. One that is not what the tool declares is the tool's mistake."""
+        try:
+            output = json_output(result)
         except BytesOutputError as error:
             self._report(error, on_error)
             hint = "Return text, or base64 text, or store the bytes and return a reference."
-            return _failed("INVALID_OUTPUT", "the tool returned bytes, which are not JSON", hint=hint)
+            return failed("INVALID_OUTPUT", "the tool returned bytes, which are not JSON", hint=hint)
         except Exception as error:
             self._report(error, on_error)
-            return _failed("INVALID_OUTPUT", "the tool returned something that is not JSON")
+            return failed("INVALID_OUTPUT", "the tool returned something that is not JSON")
+        if self.signature.returns is not None:
+            self.signature.returns.validate_python(result)
+        elif result is None:
+            output = {"status": "ok"}
+        return ToolReply(ToolOutcome.SUCCESS, output)
 
     def _internal(self, error: BaseException, on_error: ErrorHook | None) -> ToolReply:
         self._report(error, on_error)
-        return _failed("INTERNAL_ERROR", "Tool execution failed")
+        return failed("INTERNAL_ERROR", "Tool execution failed")
 
     def _report(self, error: BaseException, on_error: ErrorHook | None) -> None:
         logger.warning("tool %s failed with %s", self.name, type(error).__qualname__)
@@ -236,35 +220,6 @@ def _seen(work: asyncio.Future[Any]) -> None:
     """Look at the exception of a thread nobody awaits any more, so that asyncio does not log its text."""
     if not work.cancelled():
         work.exception()
-
-
-def _failed(
-    code: str,
-    message: str,
-    details: dict[str, Any] | None = None,
-    *,
-    outcome: ToolOutcome = ToolOutcome.ERROR,
-    retryable: bool = False,
-    hint: str | None = None,
-) -> ToolReply:
-    told = {"message": message} | {key: value for key, value in (details or {}).items() if key != "message"}
-    envelope: dict[str, Any] = {"error": code, "retryable": retryable, "details": told}
-    if hint is not None:
-        envelope["_hint"] = hint
-    return ToolReply(outcome, clean_json(envelope), code)
-
-
-def _misfit(message: str, fields: list[dict[str, str]]) -> ToolReply:
-    return _failed("VALIDATION_ERROR", message, {"fields": fields})
-
-
-def _told(error: ToolError) -> ToolReply:
-    try:
-        details = cast(dict[str, Any], json_output(error.details or {}))
-    except Exception:
-        logger.warning("the details of tool error %s are not JSON and were left out", error.code)
-        details = {}
-    return _failed(error.code, error.message, details, retryable=error.retryable, hint=error.hint)
 
 
 @overload

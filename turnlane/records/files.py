@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -34,6 +35,11 @@ class FileLimits(Payload):
     pdf_bytes: Positive = 20 * MIB
     text_bytes: Positive = 256 * 1024
     other_bytes: Positive = 20 * MIB
+
+
+def blob_id_of(data: bytes) -> str:
+    """The id under which a store keeps these bytes: it follows from them."""
+    return f"blob-{hashlib.sha256(data).hexdigest()[:32]}"
 
 
 def blob_reference(blob_id: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
 from turnlane.records.admissions import BlobRef
+from turnlane.records.files import blob_id_of
 from turnlane.store.protocol import StoredBlob
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow
@@ -18,8 +18,9 @@ from turnlane.store.work import refuse_purged
 def put_blob(connection: Connection, conversation_id: str, data: bytes, media_type: str, now: datetime) -> BlobRef:
     """Keep content. Put again, it is the same blob with one use more, deleted with the last."""
     refuse_purged(connection, conversation_id)
-    digest = hashlib.sha256(data).hexdigest()[:32]
-    blob = BlobRef(id=f"blob-{digest}", digest=digest, size=len(data))
+    name = blob_id_of(data)
+    digest = name.removeprefix("blob-")
+    blob = BlobRef(id=name, digest=digest, size=len(data))
     where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id == blob.id)
     again = connection.execute(update(BLOB).where(*where).values(uses=BLOB.c.uses + 1))
     if again.rowcount == 0:

@@ -1,0 +1,44 @@
+"""Where the journal of a durable tool body is kept: the store, under the call's fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnlane.activities.failing import persist
+from turnlane.activities.lane_work import utc_now
+from turnlane.records.durable import DurableEntry, call_scope
+from turnlane.records.steps import CallRequest
+from turnlane.store.protocol import NewEvent, Store
+
+
+class StoreLog:
+    """The entries of one call. A store that does not answer is waited for."""
+
+    def __init__(self, store: Store, request: CallRequest) -> None:
+        self._store = store
+        self._request = request
+        fence = request.fence
+        self._scope = call_scope(fence.run_id, fence.step, request.tool_name, request.call_id)
+
+    async def load(self) -> Sequence[DurableEntry]:
+        """Return what this call recorded so far."""
+        return await persist(lambda: self._store.load_entries(self._request.fence.conversation_id, self._scope))
+
+    async def record(self, entry: DurableEntry, event: NewEvent, instead_of: str | None = None) -> DurableEntry:
+        """Record an entry and return the one that stands. Raises `StaleFenceError`."""
+        request = self._request
+        return await persist(
+            lambda: self._store.record_entry(
+                request.fence,
+                request.assistant_message_id,
+                self._scope,
+                entry,
+                event,
+                utc_now(),
+                instead_of=instead_of,
+            )
+        )
+
+    async def find_delivery(self, key: str) -> DurableEntry | None:
+        """Return the event that was delivered under a key."""
+        return await persist(lambda: self._store.find_delivery(self._request.fence.conversation_id, key))
