@@ -16,6 +16,7 @@ from temporalio.envconfig import ClientConfig
 
 from turnlane.agent.files import Upload
 from turnlane.client.awaiting import Awaiting
+from turnlane.client.delivering import deliver
 from turnlane.client.lane_calls import LaneCalls, NoLane, answer, our_errors
 from turnlane.client.requests import checked_id, input_of, request
 from turnlane.client.ticket import Result, Ticket
@@ -40,6 +41,7 @@ from turnlane.records.errors import (
     WorkersUnavailableError,
 )
 from turnlane.records.events import Event
+from turnlane.records.files import blob_of
 from turnlane.records.lane import AbandonRequest, ControlReply, ModelRequest, PurgeRequest, RunLine, RunRequest
 from turnlane.records.limits import Limits
 from turnlane.records.messages import InputPart, Role
@@ -309,6 +311,15 @@ class Turnlane:
         checked_id("conversation_id", conversation_id)
         return await self._lanes.compact(conversation_id, request(CompactRequest, force=force))
 
+    async def deliver(self, conversation_id: str, event: str, event_id: str, payload: Any = None) -> bool | None:
+        """Bring an event to the tools that wait for it, or will: the first delivery under its id stands.
+
+        True when this payload is the one that stands, False when another came first. None when no worker
+        answered: the delivery is durable as a signal and acts when one is up. The payload is lossless JSON of at
+        most 64 KiB; keep more in a blob or elsewhere, and deliver a reference.
+        """
+        return await deliver(self._lanes, conversation_id, event, event_id, payload)
+
     # --- reading --------------------------------------------------------------------------------
 
     def _reads_of(self, conversation_id: str) -> Store:
@@ -338,6 +349,10 @@ class Turnlane:
         return await self._reads_of(conversation_id).list_messages(
             conversation_id, limit=limit, cursor=cursor, include_compacted=include_compacted, tenant=tenant
         )
+
+    async def read_blob(self, conversation_id: str, reference: str) -> bytes | None:
+        """What a reference such as `blob:...` stands for: a file, or all of a tool's output that was cut."""
+        return await self._reads_of(conversation_id).get_blob(conversation_id, blob_of(reference) or reference)
 
     async def runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
         """The active runs, in queue order."""

@@ -107,6 +107,10 @@ class LaneCalls:
 
     async def signal_submit(self, conversation_id: str, given: Input) -> None:
         """Submit by signal: durable when this returns, whether or not a worker is up."""
+        await self.signal_with_start(conversation_id, "submit", _brief(given))
+
+    async def signal_with_start(self, conversation_id: str, name: str, argument: Any) -> None:
+        """Send a signal, starting the lane if need be: durable when this returns, whether or not a worker is up."""
         with our_errors():
             await self._client.start_workflow(
                 LANE,
@@ -115,8 +119,8 @@ class LaneCalls:
                 task_queue=self._task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                start_signal="submit",
-                start_signal_args=[_brief(given)],
+                start_signal=name,
+                start_signal_args=[argument],
                 static_summary=_summary(conversation_id),
             )
 

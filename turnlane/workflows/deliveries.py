@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from temporalio import workflow
 
-from turnlane.records.base import canonical_json
 from turnlane.records.durable import PAYLOAD_BYTES, DeliverEvent, Delivery, DeliveryReply
-from turnlane.records.errors import ConversationPurgedError, InputTooLargeError, TurnlaneError
+from turnlane.records.errors import ConversationPurgedError, InputTooLargeError, InvalidInputError, TurnlaneError
+from turnlane.records.lossless import NotLosslessError, encode_lossless
 from turnlane.workflows.calls import as_failure, store_call
 from turnlane.workflows.core import LaneCore
 
@@ -24,7 +24,10 @@ class Deliveries:
 
     def objection(self, delivery: Delivery) -> TurnlaneError | None:
         """What is wrong with a delivery whatever the store says."""
-        size = len(canonical_json(delivery.payload).encode())
+        try:
+            size = len(encode_lossless(delivery.payload))
+        except NotLosslessError:
+            return InvalidInputError("the payload of an event is lossless JSON", fields=["payload"])
         if size > PAYLOAD_BYTES:
             return InputTooLargeError("the payload of an event is too large", limit=PAYLOAD_BYTES, size=size)
         if self._core.head.purged:

@@ -1,8 +1,9 @@
-"""`interrupt`, `stop`, `cancel`, `abandon`, `compact` and `purge`: what an operator does to runs and conversations."""
+"""`interrupt`, `stop`, `cancel`, `abandon`, `compact`, `purge`, `deliver`: what an operator does."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -17,7 +18,7 @@ RunId = Annotated[str, Argument(metavar="RUN", help="The id of the run.")]
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module."""
-    for function in (interrupt, stop, cancel, abandon, compact, purge):
+    for function in (interrupt, stop, cancel, abandon, compact, purge, deliver):
         verb(app)(function)
 
 
@@ -87,6 +88,28 @@ async def purge(
     async with session.lane_client() as client:
         await client.purge(conversation_id, expected_version=expected_version)
     _done(session, "purged", conversation_id)
+
+
+async def deliver(
+    session: Session,
+    conversation_id: ConversationId,
+    event: Annotated[str, Argument(help="The event that a tool waits for.")],
+    event_id: Annotated[str, Argument(metavar="ID", help="Which one of them.")],
+    payload: Annotated[str | None, Option(help="JSON that the tool is given; null when left out.")] = None,
+) -> None:
+    """Bring an event to the tools that wait for it, or will. The first delivery stands."""
+    async with session.lane_client() as client:
+        accepted = await client.deliver(conversation_id, event, event_id, _json(payload))
+    session.out.record({"ok": accepted is not False, "conversation_id": conversation_id, "accepted": accepted})
+    told = {True: "delivered", False: "another delivery came first", None: "sent; it acts when a worker is up"}
+    session.out.say(f"{told[accepted]}: {event} {event_id}")
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        raise InvalidInputError("the payload is not JSON", fields=["payload"]) from None
 
 
 def _confirm(session: Session, conversation_id: str) -> None:
