@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
 
@@ -61,6 +62,36 @@ def test_a_status_decides_class_and_retry(status: int, failure_class: FailureCla
     assert (failure_class, status, retryable) == (failure.failure_class, failure.status, failure.retryable)
 
 
+def raised_types(root: type[Exception]) -> Iterator[type[Exception]]:
+    """Every type of a tree of exceptions."""
+    yield root
+    for child in root.__subclasses__():
+        yield from raised_types(child)
+
+
+RETRIED = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+RAISED = [
+    (reader, kind)
+    for reader, root in ((OPENAI, openai.APIStatusError), (ANTHROPIC, anthropic.APIStatusError))
+    for kind in raised_types(root)
+]
+
+
+@pytest.mark.parametrize(("reader", "kind"), RAISED, ids=[f"{each.provider}-{kind.__name__}" for each, kind in RAISED])
+def test_every_error_an_sdk_raises_for_a_status_is_retried_by_that_status(
+    reader: FailureReader, kind: type[Exception]
+) -> None:
+    declared = getattr(kind, "status_code", None)
+    status = declared if isinstance(declared, int) else 500
+    error: Any = kind.__new__(kind)
+    error.response, error.body = httpx2.Response(status, request=REQUEST), None
+
+    failure = reader.of(error)
+
+    assert (status, status in RETRIED) == (failure.status, failure.retryable)
+    assert FailureClass.UNKNOWN is not failure.failure_class
+
+
 @pytest.mark.parametrize(
     ("status", "body", "failure_class", "retryable"),
     [
@@ -70,6 +101,14 @@ def test_a_status_decides_class_and_retry(status: int, failure_class: FailureCla
         (404, {"type": "invalid_request_error"}, FailureClass.MODEL_UNAVAILABLE, False),
         (429, {"code": "insufficient_quota"}, FailureClass.INSUFFICIENT_CREDITS, False),
         (429, {"type": "tokens", "code": "rate_limit_exceeded"}, FailureClass.RATE_LIMITED, True),
+        (
+            429,
+            {"error": {"type": "rate_limit_error", "details": {"error_code": "enforced_spend_limit_reached"}}},
+            FailureClass.INSUFFICIENT_CREDITS,
+            False,
+        ),
+        (503, {"error": {"type": "api_error"}}, FailureClass.OVERLOADED, True),
+        (422, {"error": {"type": "api_error"}}, FailureClass.INVALID_REQUEST, False),
         (500, "<html>timeout</html>", FailureClass.SERVER_ERROR, True),
     ],
 )
@@ -133,6 +172,7 @@ def test_an_error_nobody_knows_is_unknown_and_named_by_its_type() -> None:
         ({"type": "error", "error": {"type": "api_error"}}, FailureClass.SERVER_ERROR, True),
         ({"type": "error", "code": "server_error"}, FailureClass.SERVER_ERROR, True),
         ({"error": {"code": 502, "message": "x"}}, FailureClass.SERVER_ERROR, True),
+        ({"type": "error", "code": "invalid_request_error"}, FailureClass.INVALID_REQUEST, False),
         ({"error": {"type": "invalid_request_error"}}, FailureClass.INVALID_REQUEST, False),
         ({"error": "Overloaded"}, FailureClass.OVERLOADED, True),
         ({"error": {"message": "who knows"}}, FailureClass.UNKNOWN, False),

@@ -55,6 +55,10 @@ _BY_CODE: Final[Mapping[str, FailureClass]] = {
     "timeout_error": FailureClass.TIMEOUT,
     "billing_error": FailureClass.INSUFFICIENT_CREDITS,
     "billing_hard_limit_reached": FailureClass.INSUFFICIENT_CREDITS,
+    "contract_spend_limit_reached": FailureClass.INSUFFICIENT_CREDITS,
+    "enforced_spend_limit_reached": FailureClass.INSUFFICIENT_CREDITS,
+    "linked_organization_billing_unavailable": FailureClass.INSUFFICIENT_CREDITS,
+    "linked_organization_spend_limit_reached": FailureClass.INSUFFICIENT_CREDITS,
     "insufficient_credits": FailureClass.INSUFFICIENT_CREDITS,
     "insufficient_quota": FailureClass.INSUFFICIENT_CREDITS,
     "authentication_error": FailureClass.AUTHENTICATION,
@@ -196,11 +200,12 @@ def _is_bad_address(error: BaseException | None) -> bool:
 
 def _classify(status: int | None, code: str | None, kind: str | None, message: str) -> FailureClass:
     named = _BY_CODE.get(code or "") or _BY_CODE.get(kind or "")
-    if named is None and status is not None:
+    # "Something went wrong here" is the least that can be said: the status says more.
+    if named in (None, FailureClass.SERVER_ERROR) and status is not None:
         default = FailureClass.SERVER_ERROR if status >= 500 else FailureClass.INVALID_REQUEST
         named = _BY_STATUS.get(status, default)
     if named is None:
-        named = FailureClass.INVALID_REQUEST if kind == "invalid_request_error" else FailureClass.UNKNOWN
+        named = FailureClass.INVALID_REQUEST if "invalid_request_error" in (code, kind) else FailureClass.UNKNOWN
     # A refused request names its reason in words only: an overlong prompt, an empty account.
     if named in (FailureClass.INVALID_REQUEST, FailureClass.UNKNOWN) and status in (None, 400):
         return _by_wording(message) or named
