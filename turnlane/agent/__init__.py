@@ -1,5 +1,6 @@
 """What an application writes: agents, tools, models and policies."""
 
+from turnlane.agent.acceptance import Acceptance, Answer, require_output
 from turnlane.agent.agent import Agent, PolicyContext
 from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.approvals import (
@@ -50,6 +51,8 @@ from turnlane.agent.selection import (
     SelectionReason,
     select_history,
 )
+from turnlane.agent.step_input import ContextOverflowError, StepInput, StepOverrides
+from turnlane.agent.stopping import StepResult, StopContext, StopPolicy, called
 from turnlane.agent.tokens import ProviderCounter, TextCounter, TiktokenCounter, TokenCounter
 from turnlane.agent.tools import Tool, ToolContext, ToolError, tool
 from turnlane.records.prompt import SystemText
@@ -57,7 +60,9 @@ from turnlane.records.tokens import CountSource, TokenCount
 from turnlane.records.turns import ContextDecision
 
 __all__ = [
+    "Acceptance",
     "Agent",
+    "Answer",
     "AnthropicModel",
     "ApprovalKeys",
     "ApprovalQuestion",
@@ -70,6 +75,7 @@ __all__ = [
     "ComposedPrompt",
     "ContextBudget",
     "ContextDecision",
+    "ContextOverflowError",
     "ConversationSummary",
     "CountSource",
     "FileBytes",
@@ -102,6 +108,11 @@ __all__ = [
     "SelectionOutcome",
     "SelectionReason",
     "SpendLimits",
+    "StepInput",
+    "StepOverrides",
+    "StepResult",
+    "StopContext",
+    "StopPolicy",
     "Summarized",
     "SummaryContext",
     "SystemText",
@@ -113,7 +124,9 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "Upload",
+    "called",
     "compose_prompt",
+    "require_output",
     "resolve_reference",
     "select_compactable_history",
     "select_history",
