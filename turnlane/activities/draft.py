@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from turnlane.activities.catalog_step import DeferredCalls
 from turnlane.activities.providers.base import Opaque, Source, ToolCall
 from turnlane.agent.agent import Agent
+from turnlane.agent.tools import Tool
 from turnlane.records.base import Json, ProviderEnvelope, clean_json, clean_text
 from turnlane.records.messages import (
     FilePart,
@@ -59,6 +61,7 @@ class Draft:
     Adjacent text merges into one part; reasoning is a part of its own from its start to its end; a tool
     call that cannot run (an unknown tool, arguments that are no object, one too many) gets its error
     result here, so the model is told and the loop goes on. `active` names the tools on offer, None for all.
+    With `deferred`, a call of a tool of the catalog that is not on offer becomes a search for it.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -67,6 +70,7 @@ class Draft:
         self._ids: set[str] = set()
         self.active: frozenset[str] | None = None
         self.calls: list[NewCall] = []
+        self.deferred: DeferredCalls | None = None
 
     def text(self, delta: str) -> str:
         """Append text; returns it cleaned."""
@@ -115,6 +119,7 @@ class Draft:
 
     def call(self, call: ToolCall) -> None:
         """Record a tool call."""
+        call = call if self.deferred is None else self.deferred.rewritten(call)
         call_id = self._unique(call.call_id)
         arguments, is_object = _parsed(call.arguments)
         name = clean_text(call.name)[:256] or UNKNOWN_TOOL
@@ -136,7 +141,7 @@ class Draft:
     def _problem(self, name: str, is_object: bool) -> tuple[str, str] | None:
         if len(self.calls) >= self._agent.limits.tool_calls_per_step:
             return "TOO_MANY_CALLS", f"one step runs at most {self._agent.limits.tool_calls_per_step} calls"
-        if self._agent.tool(name) is None:
+        if self._tool(name) is None:
             return "UNKNOWN_TOOL", "there is no tool of this name"
         if self.active is not None and name not in self.active:
             return "INACTIVE_TOOL", "this tool is not on offer in this step"
@@ -156,6 +161,10 @@ class Draft:
         said = "".join(piece for entry in self._entries if isinstance(entry, _Text) for piece in entry.pieces)
         kept = [entry for entry in self._entries if not isinstance(entry, _Text)]
         self._entries = [*kept, _Whole(RefusalPart(text=said, category=category))]
+
+    def _tool(self, name: str) -> Tool | None:
+        """The tool of this name, if the run has it: an agent may have several sets of tools."""
+        return self._agent.tool(name) if self.deferred is None or name in self.deferred.known else None
 
     def parts(self) -> tuple[Part, ...]:
         """Everything so far, as message parts."""

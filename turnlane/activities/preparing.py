@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from turnlane.activities.budgeting import Budgeting, OversizedPromptError, Weighing, uncut
+from turnlane.activities.catalog_step import CatalogStep, base_tools, offer_tools, surface_of
 from turnlane.activities.counting import Counting
 from turnlane.activities.failing import ApplicationFailedError, persist
 from turnlane.activities.hearing import hear
@@ -45,7 +46,8 @@ class Prepared:
 
     `run` is there where something depended on it. `turn` is to be stored before the provider is called, and
     `seed` planted then: both None where the store has what there is to have. `active` names the tools that may
-    be called, where those are not all. `context` are the figures of the run's budget.
+    be called, where those are not all. `context` are the figures of the run's budget. `catalog` is what the step
+    offers of its agent's catalog.
     """
 
     model: Model
@@ -55,6 +57,7 @@ class Prepared:
     seed: Seed | None = None
     active: frozenset[str] | None = None
     context: ContextFigures | None = None
+    catalog: CatalogStep | None = None
 
 
 class Preparation:
@@ -76,7 +79,8 @@ class Preparation:
         if composed is not None and self._agent.budget is not None:
             turn, prompt = await self._weighed(turn, composed, history, prompt, seed)
         step = await self._override(run, turn, prompt, history)
-        prompt = self._marked(step.prompt)
+        catalog = await offer_tools(self._agent, self._request.fence, run, turn, step.prompt)
+        prompt = self._marked(step.prompt if catalog is None else catalog.in_prompt(step.prompt))
         self._check(prompt)
         return Prepared(
             model=step.model,
@@ -84,8 +88,9 @@ class Preparation:
             run=run,
             turn=step.turn or (turn if composed is not None else None),
             seed=seed,
-            active=step.active,
+            active=step.active if catalog is None else None,
             context=turn.context,
+            catalog=catalog,
         )
 
     async def _override(
@@ -108,7 +113,7 @@ class Preparation:
     async def _load_run(self) -> RunContext | None:
         """The run, where something depends on it: what is prepared of it, attempts before this one."""
         fence = self._request.fence
-        if not self._agent.prepares and fence.attempt == 1:
+        if not self._agent.reads_run and fence.attempt == 1:
             return None
         run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
         if run is None:
@@ -121,7 +126,7 @@ class Preparation:
             return run.prepared, None
         if run is None or not self._agent.prepares:
             return plain_turn(self._agent), None
-        turn = PreparedTurn(model=await resolve_model(self._agent, run))
+        turn = PreparedTurn(model=await resolve_model(self._agent, run), surface=await surface_of(self._agent, run))
         counting = None if self._agent.budget is None else self._counting(self._agent.budget, turn)
         composed = await compose_turn(self._agent, run, None if counting is None else counting.text)
         return turn.model_copy(update={"instructions": composed.instructions}), composed
@@ -143,7 +148,7 @@ class Preparation:
             uncut(turn, history, self._agent.history.failed_assistant),
             self._agent.history,
             taken=self._request.taken,
-            tools=[tool.spec for tool in self._agent.tools],
+            tools=base_tools(self._agent, turn),
             step=self._request.fence.step,
             now=utc_now(),
         )

@@ -143,6 +143,7 @@ class _Step:
             prepared = await Preparation(self._store, self._agent, request, self._providers).prepare()
             self._model = prepared.model
             self._draft.active = prepared.active
+            self._draft.deferred = prepared.catalog.calls if prepared.catalog is not None else None
             provider = self._providers.of(self._model)
         except ApplicationFailedError as error:
             return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code, error.record_id)
@@ -161,6 +162,7 @@ class _Step:
             evidence=request_evidence(self._fence, self._model, prepared.prompt, prepared.context),
             prepared=prepared.turn,
             seed=prepared.seed,
+            catalog=prepared.catalog.offer.evidence.model_dump(mode="json") if prepared.catalog is not None else None,
             model=self._request.model,
         )
         withdrawn = last_model_epoch(prepared.run.run, self._fence) if prepared.run is not None else None

@@ -15,6 +15,7 @@ from dataclasses import replace
 from temporalio import activity
 from temporalio.common import RawValue
 
+from turnlane.activities.call_notes import keep_notes
 from turnlane.activities.draft import TOOL_SLACK_SECONDS
 from turnlane.activities.durable import Journal, is_left
 from turnlane.activities.entry_log import StoreLog
@@ -127,7 +128,9 @@ class ToolCalls:
             return _coded("OUTCOME_UNKNOWN", LOST_CALL_MESSAGES["OUTCOME_UNKNOWN"])
         context = _context(request, run, attempt)
         if not tool.durable:
-            return await self._invoke(agent, tool, context, start, fence)
+            reply = await self._invoke(agent, tool, context, start, fence)
+            await keep_notes(self._store, context)
+            return reply
         return await self._invoke_durable(agent, tool, context, start, request)
 
     async def _invoke_durable(
@@ -184,6 +187,7 @@ def _context(request: CallRequest, run: RunContext, attempt: int) -> ToolContext
         context=run.context,
         metadata=run.metadata,
         attempt=attempt,
+        surface=run.prepared.surface if run.prepared is not None else None,
     )
 
 

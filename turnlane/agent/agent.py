@@ -13,6 +13,7 @@ from turnlane.agent.approvals import Approvals
 from turnlane.agent.budgets import SpendLimits
 from turnlane.agent.caching import PromptCache
 from turnlane.agent.call_hooks import BeforeCall, CallHooks, CallReturned, CallStarted
+from turnlane.agent.catalog import DeferredCatalog, check_catalog
 from turnlane.agent.compaction import Compaction
 from turnlane.agent.context import ContextBudget
 from turnlane.agent.files import PersistFile
@@ -79,7 +80,8 @@ class Agent:
     of a conversation is summed up.
 
     With `models`, `model` may be the key of one and a conversation may choose another; `preflight` may refuse an
-    input before it is admitted, and `resolve_model` decides on the model of each run.
+    input before it is admitted, and `resolve_model` decides on the model of each run. `catalog` stands in
+    the place of `tools` where there are too many to show.
 
     `prompt` are sections behind the instructions, and `adapt_instructions` has the last word on both; they are put
     together once for a run. `budget` is judged before a run's first call; `cache` marks what a provider may keep.
@@ -119,6 +121,7 @@ class Agent:
     budget: ContextBudget | None = None
     cache: PromptCache | None = None
     compaction: Compaction | None = None
+    catalog: DeferredCatalog | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
@@ -128,7 +131,9 @@ class Agent:
         if self.idle_timeout is not None and self.idle_timeout <= 0:
             raise ValueError("idle_timeout is positive, or None for no deadline")
         check_choice(self.model, self.models, self.preflight, self.resolve_model)
-        names = [tool.name for tool in self.tools]
+        if self.catalog is not None:
+            check_catalog(self.catalog, self.tools, self.limits)
+        names = [tool.name for tool in self.every_tool]
         if len(set(names)) != len(names):
             raise ValueError(f"agent {self.name!r} has two tools of one name")
         stop_policies(self.stop_when)
@@ -138,21 +143,28 @@ class Agent:
         for name in RESERVED_TOOL_NAMES.intersection(names):
             raise ValueError(f"{name!r} is the name of an activity of turnlane; call the tool something else")
 
+    @property
+    def every_tool(self) -> Sequence[Tool]:
+        """Everything that can be called: the agent's tools, or those of its catalog with the search tool."""
+        return self.tools if self.catalog is None else self.catalog.every_tool
+
     def tool(self, name: str) -> Tool | None:
         """The tool with this name, if the agent has it."""
+        if self.catalog is not None:
+            return self.catalog.tool(name)
         return next((tool for tool in self.tools if tool.name == name), None)
 
     @cached_property
     def approval_rules(self) -> Approvals | None:
         """The rules of approval that hold: the agent's, or the usual ones where only its tools say something."""
-        if self.approvals is None and any(tool.approval is not None for tool in self.tools):
+        if self.approvals is None and any(tool.approval is not None for tool in self.every_tool):
             return Approvals()
         return self.approvals
 
     @property
     def has_tools(self) -> bool:
         """Whether its model must be able to call tools."""
-        return bool(self.tools)
+        return bool(self.every_tool)
 
     @property
     def own_model(self) -> Model:
@@ -190,7 +202,13 @@ class Agent:
             or bool(self.prompt)
             or self.adapt_instructions is not None
             or self.budget is not None
+            or (self.catalog is not None and bool(self.catalog.surfaces))
         )
+
+    @property
+    def reads_run(self) -> bool:
+        """Whether each step is prepared from the run's own facts."""
+        return self.prepares or (self.catalog is not None and self.catalog.pins is not None)
 
     @cached_property
     def stop_policies(self) -> tuple[StopPolicy, ...]:

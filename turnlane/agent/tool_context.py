@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnlane.agent.durable import RECONCILE_SECONDS, Body, DurableBody, EffectResult
 from turnlane.records.base import JsonObject, derived_id
@@ -60,6 +60,13 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+class CallNote(NamedTuple):
+    """A ledger event about a call: counts and codes, never content."""
+
+    kind: str
+    payload: JsonObject
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolContext:
     """Which call of which run a tool is working for. A parameter of this type is filled in by turnlane."""
@@ -74,12 +81,18 @@ class ToolContext:
     metadata: JsonObject | None = None
     attempt: int = 1
     cancelled: Cancellation = field(default_factory=Cancellation, compare=False)
+    surface: str | None = None
+    notes: list[CallNote] = field(default_factory=list, compare=False, repr=False)
     durable: DurableBody | None = field(default=None, compare=False, repr=False)
 
     @property
     def idempotency_key(self) -> str:
         """Names this call, the same for every attempt of it: pass it to services that de-duplicate."""
         return derived_id("call", self.conversation_id, self.run_id, str(self.step_number), self.call_id)
+
+    def note(self, kind: str, payload: JsonObject) -> None:
+        """Have a ledger event appended when the call has ended."""
+        self.notes.append(CallNote(kind, payload))
 
     @property
     def is_cancelled(self) -> bool:

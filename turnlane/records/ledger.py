@@ -20,6 +20,8 @@ class LedgerKind(StrEnum):
     RETRY_STARTED = "retry/started"
     COMPACTION_FINISHED = "compaction/finished"
     BUDGET_UNENFORCEABLE = "budget/unenforceable"
+    CATALOG_SEARCH = "catalog/search"
+    CATALOG_STEP = "catalog/step"
     ADMISSION_REFUSED = "admission/refused"
     APPROVAL_DECIDED = "approval/decided"
     APPROVAL_RESPONSE_REJECTED = "approval/response-rejected"

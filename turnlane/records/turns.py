@@ -86,13 +86,14 @@ class PreparedTurn(Payload):
 
     `instructions` are its system texts, in order; `model` is the key of the model that was resolved for
     it, None for the agent's own; `context` are the figures of its budget, if it has one. `overrides` are what
-    its steps changed, in their order.
+    its steps changed, in their order. `surface` is its set of tools, for an agent that has several.
     """
 
     instructions: tuple[SystemText, ...] = ()
     model: Name | None = None
     context: ContextFigures | None = None
     overrides: tuple[StepOverride, ...] = ()
+    surface: Name | None = None
 
 
 class Seed(Payload):

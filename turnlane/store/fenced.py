@@ -102,6 +102,8 @@ def begin_step(connection: Connection, start: StepStart, now: datetime) -> Writt
         plant(work, start.seed, now)
     note = OperationNote(run_id=run.id, operation=start.operation)
     advance(work, run, now, MutationKind.OPERATION, (note,), {"operation": operation_json(start.operation)})
+    if start.catalog is not None:
+        work.record(LedgerKind.CATALOG_STEP, now, start.catalog)
     work.record(LedgerKind.PROVIDER_REQUEST, now, start.evidence)
     return written(work, run, now)
 

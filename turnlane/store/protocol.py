@@ -55,7 +55,7 @@ class StepStart(Payload):
 
     `model` says which of its agent's models the run speaks with from here on.
     `prepared` is kept for the run's later steps and attempts, in place of what it had; `seed` is planted
-    in front of the history unless it was before.
+    in front of the history unless it was before. `catalog` counts, for the ledger, what the step offers.
     """
 
     fence: Fence
@@ -65,6 +65,7 @@ class StepStart(Payload):
     prepared: PreparedTurn | None = None
     seed: Seed | None = None
     model: int = 0
+    catalog: JsonObject | None = None
 
 
 class NewCall(Payload):
