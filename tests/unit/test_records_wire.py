@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, BaseModel, TypeAdapter, ValidationError
 import turnlane.records
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.base import Payload, ProviderEnvelope, Record
+from turnlane.records.catalog import SelectionStatus, ToolSelection
 from turnlane.records.events import EVENT_ADAPTER, AssistantDeltaEvent
 from turnlane.records.messages import Message, MessageStatus, Role, TextPart
 from turnlane.records.mutations import Effect, Mutation
@@ -78,6 +79,9 @@ AGREEING: dict[type[BaseModel], Any] = {
     Failure: lambda: Failure(failure_class=FailureClass.OVERLOADED, code="x", status=529, retryable=True),
     UsageValue: lambda: UsageValue(value=1, provenance=Provenance.COMPUTED),
     CostValue: lambda: CostValue(value=0.25, currency="USD", provenance=Provenance.COMPUTED),
+    ToolSelection: lambda: ToolSelection(
+        status=SelectionStatus.SELECTED, run_id="r", surface_key="default", selected=("look",)
+    ),
     ProviderEnvelope: lambda: ProviderEnvelope(provider="p", data={"a": {"b": [1]}}),
 }
 """Records whose fields must agree with one another."""
