@@ -253,12 +253,13 @@ class Lane:
             attempt=attempt,
         )
 
-    async def begin_step(self, fence: Fence) -> Written:
+    async def begin_step(self, fence: Fence, **brought: Any) -> Written:
         start = StepStart(
             fence=fence,
             assistant_message_id=answer_id(fence),
             operation=operation(OperationPhase.STARTED, fence.step, self.clock()),
             evidence={"model": "m-1"},
+            **brought,
         )
         return await self.store.begin_step(start, self.clock())
 

@@ -128,6 +128,10 @@ class Stage:
             if not call.closed.is_set():
                 _answer(call)
 
+    def hold(self) -> None:
+        """Hold every call from now on until the test answers it."""
+        self._plays = False
+
     async def call(self, number: int) -> ModelCall:
         """Return the call of this number, from 1, once it was made."""
         async with asyncio.timeout(BOUND), self._changed:

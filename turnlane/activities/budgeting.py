@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from turnlane.activities.counting import Counting
 from turnlane.agent.context import ContextBudget, PromptBudget, decide_context
 from turnlane.agent.models import Model
 from turnlane.agent.prompt import ComposedPrompt
 from turnlane.agent.selection import Selection, SelectionOutcome, SelectionReason, cut_history, select_history
-from turnlane.agent.tokens import as_count
-from turnlane.records.messages import FailedAssistant, Message
+from turnlane.agent.tokens import as_count, part_texts
+from turnlane.records.messages import FailedAssistant, Message, Role, is_speakable
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.tokens import CountSource, TokenCount
@@ -75,7 +75,7 @@ class Budgeting:
         self, weighing: Weighing, render: Render, figures: ContextFigures, free: int, whole: TokenCount
     ) -> tuple[ContextFigures, Prompt]:
         """Leave turns out by their shares of the whole, and count what is left, until it fits or nothing may go."""
-        estimate, target, prompt = _shares(weighing.records, whole), free, weighing.prompt
+        estimate, target, prompt = _shares(weighing.records, whole, weighing.failed_assistant), free, weighing.prompt
         for _ in range(ROUNDS):
             selection = select_history(
                 weighing.records,
@@ -143,14 +143,24 @@ def _evicted(selection: Selection) -> tuple[str, ...]:
     return tuple(name for name, reason in reasons if reason is SelectionReason.OLDEST_ELIGIBLE_TURN)
 
 
-def _shares(records: Sequence[Message], whole: TokenCount) -> dict[str, TokenCount]:
-    """Each record's share of the counted whole, by its length: one count for all instead of one for each."""
-    lengths = {record.id: len(record.model_dump_json(include={"parts"})) for record in records}
+def _shares(records: Sequence[Message], whole: TokenCount, failed_assistant: FailedAssistant) -> dict[str, TokenCount]:
+    """Each record's share of the counted whole, by the length of its text: one count for all instead of many.
+
+    The shares add up to the whole; what no model hears has none of it.
+    """
+    lengths = {record.id: _length(record, failed_assistant) for record in records}
     per_character = (whole.known or 0) / max(1, sum(lengths.values()))
+    ends = [round(end * per_character) for end in accumulate(lengths.values(), initial=0)]
     return {
-        name: TokenCount(value=math.ceil(length * per_character), source=CountSource.ESTIMATED)
-        for name, length in lengths.items()
+        name: TokenCount(value=end - start, source=CountSource.ESTIMATED)
+        for name, (start, end) in zip(lengths, pairwise(ends), strict=True)
     }
+
+
+def _length(record: Message, failed_assistant: FailedAssistant) -> int:
+    if record.role is Role.ASSISTANT and not is_speakable(record.status, failed_assistant):
+        return 0
+    return sum(len(text) for part in record.parts for text in part_texts(part))
 
 
 def uncut(

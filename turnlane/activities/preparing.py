@@ -21,7 +21,7 @@ from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.resolving import model_of, resolve_model
-from turnlane.activities.seeding import seed_to_plant
+from turnlane.activities.seeding import Planting, to_plant
 from turnlane.activities.step_overrides import Overridden, StepOverriding, instructions_of, spoken
 from turnlane.activities.turn import compose_turn, plain_turn
 from turnlane.agent.agent import Agent
@@ -73,11 +73,12 @@ class Preparation:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
         run = await self._load_run()
         turn, composed = await self._turn(run)
-        seed = await self._seed(composed)
-        history = (*_planted(seed), *await self._load_history())
+        planting = await self._planting(composed)
+        shown = planting.shown if planting is not None else []
+        history = (*shown, *await self._load_history())
         prompt = await self._project(turn, history)
         if composed is not None and self._agent.budget is not None:
-            turn, prompt = await self._weighed(turn, composed, history, prompt, seed)
+            turn, prompt = await self._weighed(turn, composed, history, prompt, len(shown))
         step = await self._override(run, turn, prompt, history)
         catalog = await offer_tools(self._agent, self._request.fence, run, turn, step.prompt)
         prompt = self._marked(step.prompt if catalog is None else catalog.in_prompt(step.prompt))
@@ -87,7 +88,7 @@ class Preparation:
             prompt=prompt,
             run=run,
             turn=step.turn or (turn if composed is not None else None),
-            seed=seed,
+            seed=None if planting is None else planting.seed,
             active=step.active if catalog is None else None,
             context=turn.context,
             catalog=catalog,
@@ -131,9 +132,9 @@ class Preparation:
         composed = await compose_turn(self._agent, run, None if counting is None else counting.text)
         return turn.model_copy(update={"instructions": composed.instructions}), composed
 
-    async def _seed(self, composed: ComposedPrompt | None) -> Seed | None:
+    async def _planting(self, composed: ComposedPrompt | None) -> Planting | None:
         texts = () if composed is None else composed.user_instructions
-        return await seed_to_plant(self._store, self._request.fence.conversation_id, texts, utc_now())
+        return await to_plant(self._store, self._request.fence.conversation_id, texts, utc_now())
 
     # --- the history ------------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ class Preparation:
         composed: ComposedPrompt,
         history: Sequence[HistoryMessage],
         prompt: Prompt,
-        seed: Seed | None,
+        planted: int,
     ) -> tuple[PreparedTurn, Prompt]:
         """The turn with its figures, and the prompt as it fits. Raises OversizedPromptError if none does."""
         budget = self._agent.budget or ContextBudget()
@@ -185,7 +186,7 @@ class Preparation:
             composed=composed,
             records=[item.message for item in history],
             prompt=prompt,
-            planted=0 if seed is None else len(seed.messages),
+            planted=planted,
             failed_assistant=self._agent.history.failed_assistant,
         )
         figures, prompt = await budgeting.decide(weighing, render)
@@ -209,8 +210,3 @@ class Preparation:
             run_id = self._request.fence.run_id
             logger.error("run %s: the prompt is not legal: %s", run_id, "; ".join(map(str, faults)))
             raise ApplicationFailedError("ILLEGAL_PROMPT", record_id=faults[0].record_id)
-
-
-def _planted(seed: Seed | None) -> list[HistoryMessage]:
-    """The messages that are about to be planted: they are in this very prompt."""
-    return [] if seed is None else [HistoryMessage(message=message) for message in seed.messages]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from turnlane.agent.models import Model
 from turnlane.records.base import canonical_json
-from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnlane.records.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnlane.records.prompt import Prompt, PromptPart
 from turnlane.records.tokens import UNKNOWN_COUNT, CountSource, TokenCount, add_counts
 
@@ -119,12 +119,13 @@ def prompt_texts(prompt: Prompt) -> Iterator[str]:
         yield given.text
     for message in prompt.messages:
         for part in message.parts:
-            yield from _part_texts(part)
+            yield from part_texts(part)
     for tool in prompt.tools:
         yield from (tool.name, tool.description, canonical_json(tool.parameters))
 
 
-def _part_texts(part: PromptPart) -> Iterator[str]:
+def part_texts(part: PromptPart | Part) -> Iterator[str]:
+    """What of a part is text to a model: of a file, or of what is for us alone, nothing."""
     if isinstance(part, ToolCallPart):
         yield from (part.tool_name, canonical_json(part.input))
     elif isinstance(part, ToolResultPart):

@@ -90,7 +90,7 @@ def answer_to(step: Step, wire: Wire, asked: Asked, *, with_usage: bool = True) 
             return Answer(score=_content(step, wire, asked, with_usage))
 
 
-def error_answer(status: int, body: object, headers: Mapping[str, str] | None = None) -> Answer:
+def json_answer(status: int, body: object, headers: Mapping[str, str] | None = None) -> Answer:
     """Return an answer with a JSON body (a text stands as it is)."""
     encoded = body if isinstance(body, str) else json.dumps(body)
     return Answer(status, {"content-type": "application/json", **(headers or {})}, encoded.encode())
@@ -99,7 +99,7 @@ def error_answer(status: int, body: object, headers: Mapping[str, str] | None = 
 def _http_error(step: HttpError, wire: Wire) -> Answer:
     code = step.code or f"fault_{step.status}"
     body = wire.error_body(step.status, code, f"fault {step.status}") if step.body is None else step.body
-    return error_answer(step.status, body, step.headers)
+    return json_answer(step.status, body, step.headers)
 
 
 def _content(step: ContentStep, wire: Wire, asked: Asked, with_usage: bool) -> Iterator[Beat]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from turnlane.testing.fault_plan import Step
-from turnlane.testing.fault_play import Answer, Cut, Hold, Part, Pause, answer_to, error_answer
+from turnlane.testing.fault_plan import HttpError, Step
+from turnlane.testing.fault_play import Answer, Cut, Hold, Part, Pause, answer_to, json_answer
 from turnlane.testing.loopback import (
     HEAD_BYTES,
     HttpRequest,
@@ -24,12 +24,14 @@ from turnlane.testing.loopback import (
     head_bytes,
     read_request,
 )
+from turnlane.testing.rules_anthropic import check_countable
 from turnlane.testing.wire import Asked, RequestRefused, SseEvent, Wire
 from turnlane.testing.wire_anthropic import MessagesWire
 from turnlane.testing.wire_chat import ChatWire
 from turnlane.testing.wire_responses import ResponsesWire
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
+_COUNT_PATH = "/v1/messages/count_tokens"
 _WIRES: Mapping[str, Wire] = {
     "/v1/responses": ResponsesWire(),
     "/v1/chat/completions": ChatWire(),
@@ -55,21 +57,29 @@ class FaultRequest:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+Counts = Callable[[Mapping[str, Any]], object]
+"""Answers a request to count tokens: the body to what `input_tokens` says, or an `HttpError`."""
+
 Plan = Sequence[Step] | Callable[[FaultRequest], Step]
 
 
 class FaultServer:
-    """The server, while its context is open. A list is used up step by step, and its last step repeats."""
+    """The server, while its context is open. A list is used up step by step, and its last step repeats.
 
-    def __init__(self, plan: Plan) -> None:
+    With `counts` it also counts tokens, as Anthropic does; those requests are in `counted`, and use up no step.
+    """
+
+    def __init__(self, plan: Plan, *, counts: Counts | None = None) -> None:
         if not callable(plan) and not plan:
             raise ValueError("a plan has at least one step")
         self._plan = plan
+        self._counts = counts
         self._next = 0
         self._arrived = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.requests: list[FaultRequest] = []
+        self.counted: list[Mapping[str, Any]] = []
 
     @property
     def refusals(self) -> list[FaultRequest]:
@@ -129,19 +139,34 @@ class FaultServer:
         try:
             http = await read_request(reader, writer)
         except MalformedRequest as error:
-            await _send(writer, error_answer(400, {"error": {"message": str(error), "code": "malformed_request"}}))
+            await _send(writer, json_answer(400, {"error": {"message": str(error), "code": "malformed_request"}}))
             return
         if http is None:
             return
+        if http.path == _COUNT_PATH and self._counts is not None:
+            await _send(writer, self._count(http, self._counts))
+            return
         wire = _WIRES.get(http.path) if http.method == "POST" else None
         if wire is None:
-            await _send(writer, error_answer(404, {"error": {"message": "no such endpoint", "code": "not_found"}}))
+            await _send(writer, json_answer(404, {"error": {"message": "no such endpoint", "code": "not_found"}}))
             return
         request, answer = self._judge(http, wire)
         async with self._arrived:
             self.requests.append(request)
             self._arrived.notify_all()
         await _play_to(request, answer, reader, writer)
+
+    def _count(self, http: HttpRequest, counts: Counts) -> Answer:
+        wire, body = _WIRES["/v1/messages"], _json_object(http.body)
+        self.counted.append(body)
+        try:
+            check_countable(Asked(len(self.counted), http.headers, body))
+        except RequestRefused as error:
+            return json_answer(error.status, wire.error_body(error.status, error.code, error.message))
+        said = counts(body)
+        if isinstance(said, HttpError):
+            return answer_to(said, wire, Asked(len(self.counted), http.headers, body))
+        return json_answer(200, {"input_tokens": said})
 
     def _judge(self, http: HttpRequest, wire: Wire) -> tuple[FaultRequest, Answer]:
         number = len(self.requests) + 1
@@ -153,7 +178,7 @@ class FaultServer:
             wire.check(asked)
         except RequestRefused as error:
             request.refusal = error.code
-            return request, error_answer(error.status, wire.error_body(error.status, error.code, error.message))
+            return request, json_answer(error.status, wire.error_body(error.status, error.code, error.message))
         return request, answer_to(self._step_for(request), wire, asked)
 
     def _step_for(self, request: FaultRequest) -> Step:

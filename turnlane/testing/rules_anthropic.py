@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from turnlane.testing.fault_plan import seal
@@ -11,6 +12,7 @@ from turnlane.testing.wire import Asked, RequestRefused, require, require_basics
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
+_ANY_LIMIT = 2**31
 _USER_BLOCKS = ("text", "image", "document", "tool_result", "search_result")
 _ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
 
@@ -29,6 +31,13 @@ def check_messages(asked: Asked) -> None:
     require(isinstance(messages, list) and messages, "messages_missing", "messages is a non-empty list")
     _check_turns(messages or [])
     _check_thinking_kept(asked.body, messages or [])
+
+
+def check_countable(asked: Asked) -> None:
+    """Raise RequestRefused for a request to count tokens that Anthropic, read strictly, answers with 400."""
+    for name in ("stream", "max_tokens"):
+        require(name not in asked.body, "unexpected_field", f"{name} is no field of a count")
+    check_messages(replace(asked, body={**asked.body, "stream": True, "max_tokens": _ANY_LIMIT}))
 
 
 def _check_thinking_budget(body: Mapping[str, Any]) -> None:
