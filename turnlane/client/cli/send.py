@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mimetypes
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from turnlane.agent.files import Upload
 from turnlane.client.cli.transcript import Transcript
 from turnlane.client.cli.verbs import Session, verb
 from turnlane.client.ticket import Ticket
 from turnlane.records.admissions import Policy
 from turnlane.records.errors import InvalidInputError, RunFailedError
+from turnlane.records.messages import InputPart, TextPart
 from turnlane.records.runs import RunState
 
 ConversationId = Annotated[str, Argument(metavar="CONVERSATION", help="The id of the conversation.")]
@@ -44,15 +48,17 @@ async def submit(
     context: Annotated[str | None, Option(help="JSON object for tools and instructions.")] = None,
     metadata: Annotated[str | None, Option(help="JSON object kept with the message.")] = None,
     tenant: Annotated[str | None, Option(help="The tenant of a new conversation.")] = None,
+    file: Annotated[list[Path] | None, Option(help="A file to send along; may be given again.")] = None,
     via: Annotated[Via, Option(help="How the input travels.")] = Via.UPDATE,
     wait: Annotated[bool, Option("--wait", help="Wait for the answer and print it as it streams.")] = False,
 ) -> None:
     """Submit an input. Prints the admission, and with --wait the events and the result of its run."""
-    said = await asyncio.to_thread(sys.stdin.read) if text in (None, "-") else text
+    files = [await asyncio.to_thread(_upload, path) for path in file or ()]
+    said = await asyncio.to_thread(sys.stdin.read) if text == "-" or (text is None and not files) else text
     async with session.client() as client:
         ticket = await client.submit(
             conversation_id,
-            said,
+            _content(said, files),
             agent=agent,
             key=key,
             policy=policy,
@@ -64,6 +70,21 @@ async def submit(
         _tell_admission(session, ticket)
         if wait:
             await _follow(session, ticket)
+
+
+def _upload(path: Path) -> Upload:
+    guessed, _ = mimetypes.guess_type(path.name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {path}: {error.strerror}", fields=["file"]) from None
+    return Upload(data=data, media_type=guessed or "application/octet-stream", filename=path.name)
+
+
+def _content(text: str | None, files: list[Upload]) -> str | list[InputPart | Upload]:
+    if not files:
+        return text or ""
+    return [TextPart(text=text), *files] if text is not None else [*files]
 
 
 async def tail(
