@@ -125,6 +125,28 @@ def test_an_overlong_prompt_is_known_by_its_wording_where_no_code_tells() -> Non
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "Could not process image",
+        "messages.2.content.1.image.source.base64: image exceeds 5 MB maximum: 6004172 bytes > 5242880 bytes",
+        "messages.0.content.0.image.source.base64.data: At least one of the image dimensions exceed max allowed size",
+        "The PDF specified was not valid.",
+        "A maximum of 100 PDF pages may be provided.",
+    ],
+)
+def test_a_refused_file_is_known_by_its_wording_where_no_code_tells(message: str) -> None:
+    failure = ANTHROPIC.of(anthropic_error(400, "invalid_request_error", message))
+
+    assert (FailureClass.FILE_REFUSED, False) == (failure.failure_class, failure.retryable)
+
+
+def test_a_refused_file_is_known_by_its_code() -> None:
+    failure = OPENAI.of(openai_error(400, {"type": "invalid_request_error", "code": "invalid_image_format"}))
+
+    assert (FailureClass.FILE_REFUSED, False) == (failure.failure_class, failure.retryable)
+
+
+@pytest.mark.parametrize(
     ("error", "failure_class"),
     [
         (openai.APITimeoutError(request=REQUEST), FailureClass.TIMEOUT),

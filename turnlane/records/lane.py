@@ -144,6 +144,7 @@ class RunProgress(Payload):
     `compacted` says that the compaction before its first step was seen to.
     `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
     waits for, so that no step follows.
+    `without_files` says that a provider refused a file, so that files are told by their names from now on.
     With `suspended` the step itself is made, and these of its tool calls wait for something.
     """
 
@@ -158,6 +159,7 @@ class RunProgress(Payload):
     answered: bool = False
     asked: tuple[AskedApproval, ...] = ()
     model: int = 0
+    without_files: bool = False
     suspended: tuple[SuspendedCall, ...] = ()
     last_input_tokens: int | None = None
 

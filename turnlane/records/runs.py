@@ -152,6 +152,7 @@ class FailureClass(StrEnum):
     MODEL_UNAVAILABLE = "model_unavailable"
     INVALID_REQUEST = "invalid_request"
     CONTEXT_OVERFLOW = "context_overflow"
+    FILE_REFUSED = "file_refused"
     MALFORMED_RESPONSE = "malformed_response"
     TRUNCATED = "truncated"
     REFUSED = "refused"

@@ -53,7 +53,8 @@ class StepRequest(Payload):
 
     `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones. `model` is 0
     for the agent's own model, 1 for its first fallback and so on. `used_tokens` is what the provider reported as
-    the input of the step before, if there was one and it did.
+    the input of the step before, if there was one and it did. `without_files` has files told by their names,
+    because the provider refused one of them.
     """
 
     agent: Name
@@ -63,6 +64,7 @@ class StepRequest(Payload):
     facts_digest: str | None = None
     model: int = 0
     used_tokens: int | None = None
+    without_files: bool = False
 
 
 class CallOrigin(Payload):

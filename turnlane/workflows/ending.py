@@ -102,6 +102,12 @@ def retry_delay(facts: RetryFacts, failure: Failure | None, tries: int, jitter: 
     return max(asked, wait * (0.5 + 0.5 * jitter))
 
 
+def refuses_files(outcome: StepOutcome) -> bool:
+    """Whether the provider refused the step for a file in it. It would refuse every later one, too."""
+    failure = outcome.failure
+    return outcome.end is StepEnd.FAILED and failure is not None and failure.failure_class is FailureClass.FILE_REFUSED
+
+
 def next_model(facts: AgentFacts, outcome: StepOutcome, model: int) -> int | None:
     """Which fallback takes over a step that will not be tried again on `model`, or None if none does.
 

@@ -21,7 +21,7 @@ from turnlane.records.runs import Failure, FailureClass, RunState
 from turnlane.records.steps import StepEnd, StepOutcome, StepRequest
 from turnlane.workflows.calls import PROVIDER_STEP
 from turnlane.workflows.core import LaneCore
-from turnlane.workflows.ending import next_model, retry_delay, step_end
+from turnlane.workflows.ending import next_model, refuses_files, retry_delay, step_end
 
 STEP_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
@@ -49,6 +49,7 @@ class ModelSteps:
             facts_digest=core.facts.digest if core.facts else None,
             model=progress.model,
             used_tokens=progress.last_input_tokens,
+            without_files=progress.without_files,
         )
         handle = workflow.start_activity(
             PROVIDER_STEP,
@@ -99,6 +100,9 @@ class ModelSteps:
         delay = self._delay(outcome, facts.retry, tries)
         if delay is not None:
             await self._again(run, outcome, delay, tries, progress.model)
+        elif refuses_files(outcome) and not progress.without_files:
+            core.progress = progress.model_copy(update={"without_files": True})
+            await self._again(run, outcome, 0.0, progress.tries, progress.model, {"files": "as notes"})
         elif (model := next_model(facts, outcome, progress.model)) is not None:
             await self._again(run, outcome, 0.0, 0, model, {"model": facts.fallbacks[model - 1]})
         else:

@@ -69,6 +69,20 @@ _BY_CODE: Final[Mapping[str, FailureClass]] = {
     "context_length_exceeded": FailureClass.CONTEXT_OVERFLOW,
     "request_too_large": FailureClass.CONTEXT_OVERFLOW,
     "invalid_prompt": FailureClass.INVALID_REQUEST,
+    "invalid_image": FailureClass.FILE_REFUSED,
+    "invalid_image_format": FailureClass.FILE_REFUSED,
+    "invalid_base64_image": FailureClass.FILE_REFUSED,
+    "invalid_image_url": FailureClass.FILE_REFUSED,
+    "invalid_image_mode": FailureClass.FILE_REFUSED,
+    "image_too_large": FailureClass.FILE_REFUSED,
+    "image_too_small": FailureClass.FILE_REFUSED,
+    "image_parse_error": FailureClass.FILE_REFUSED,
+    "image_content_policy_violation": FailureClass.FILE_REFUSED,
+    "image_file_too_large": FailureClass.FILE_REFUSED,
+    "unsupported_image_media_type": FailureClass.FILE_REFUSED,
+    "empty_image_file": FailureClass.FILE_REFUSED,
+    "failed_to_download_image": FailureClass.FILE_REFUSED,
+    "image_file_not_found": FailureClass.FILE_REFUSED,
 }
 
 _BY_WORDING: Final = (
@@ -81,6 +95,11 @@ _BY_WORDING: Final = (
     (
         FailureClass.CONTEXT_OVERFLOW,
         r"context (length|window)|maximum context|too many tokens|prompt is too long",
+    ),
+    (
+        FailureClass.FILE_REFUSED,
+        r"(process|parse|download|unsupported|invalid|corrupt\w*) (the )?(image|pdf)|image (exceeds|dimensions)"
+        r"|(image|document)\.source|pdf (specified|pages)",
     ),
     (FailureClass.OVERLOADED, r"overloaded"),
     (FailureClass.TIMEOUT, r"timed out|timeout|deadline exceeded"),
