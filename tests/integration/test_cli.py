@@ -157,6 +157,23 @@ def test_text_may_come_through_a_pipe(cli: Cli) -> None:
     assert "good morning" == cli("messages", "piped", "--json").lines[0]["items"][0]["parts"][0]["text"]
 
 
+def test_a_file_may_be_sent_along(cli: Cli, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello")
+
+    reply = cli("submit", "with-file", "read this", "--file", str(notes), "--json")
+
+    assert 0 == reply.code
+    said = cli("messages", "with-file", "--json").lines[0]["items"][0]
+    assert ["text", "file"] == [part["type"] for part in said["parts"]]
+
+
+def test_a_file_that_cannot_be_read_is_refused(cli: Cli) -> None:
+    reply = cli("submit", "with-file", "--file", "there-is-none.txt")
+
+    assert (2, True) == (reply.code, "cannot read there-is-none.txt" in reply.errors)
+
+
 def test_what_was_said_can_be_read_again(cli: Cli) -> None:
     run_id = cli("submit", "read", "what is 1+1?", "--wait", "--json").lines[-1]["run_id"]
 

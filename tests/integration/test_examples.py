@@ -63,6 +63,12 @@ async def test_a_client_without_a_store_is_told_how_its_run_ended(server: DevSer
     assert ["completed, success", "STORE_REQUIRED"] == await run_example("no_store.py", tmp_path, server.target)
 
 
+async def test_a_file_reaches_the_model_and_a_false_one_is_refused(server: DevServer, tmp_path: Path) -> None:
+    answer = "What is to be done? | [file: notes.txt] | Water the fern on Monday."
+
+    assert [answer, "['notes.txt']", "FILE_REFUSED content"] == await run_example("files.py", tmp_path, server.target)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_is_run_here(name: str) -> None:
     assert f'"{name}"' in Path(__file__).read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from turnlane.activities.providers.anthropic import FAILURES as ANTHROPIC_FAILUR
 from turnlane.activities.providers.anthropic import AnthropicDecoder, anthropic_usage
 from turnlane.activities.providers.base import (
     Finish,
+    GeneratedFile,
     Opaque,
     ProviderFailure,
     ReasoningEnd,
@@ -241,3 +242,15 @@ def test_an_error_object_without_a_type_fails_the_call() -> None:
         responses(json.loads('{"error": {"code": "server_error", "message": "secret"}}'))
 
     assert "server_error" == caught.value.failure.code
+
+
+def test_a_generated_image_is_a_file_and_its_base64_is_kept_nowhere_else() -> None:
+    item = {"type": "image_generation_call", "id": "ig_1", "result": "aGk=", "output_format": "webp"}
+
+    parts = decoded(
+        ResponsesDecoder(RESPONSES_FAILURES, step=0),
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [item]}},
+    )
+
+    assert [GeneratedFile(data=b"hi", media_type="image/webp")] == parts[:-1]

@@ -6,8 +6,10 @@ import base64
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.providers.wording import attachment_note
 from turnlane.agent.history import (
     FileBytes,
@@ -32,16 +34,14 @@ Resolved = Mapping[tuple[str, int], ResolvedFile | None]
 """What became of files, by the id of their message and their place among its parts."""
 
 
-async def resolve_files(history: Sequence[HistoryMessage], options: HistoryOptions) -> Resolved:
-    """Ask the application about every file of users' messages, in order.
+async def resolve_files(history: Sequence[HistoryMessage], options: HistoryOptions, kept: KeptFiles | None) -> Resolved:
+    """Have every file of users' messages, in order: from the application, else from the store what is kept there.
 
-    Empty where the application leaves it to us. Raises ApplicationFailedError with the message's id for what
-    its function does wrong.
+    Raises ApplicationFailedError with the message's id for what the application's function does wrong.
     """
-    if options.resolve_file is None:
-        return {}
     return {
         (item.message.id, place): await _resolve(part, item.message, options)
+        or (None if kept is None else await kept.read(part))
         for item in history
         if item.message.role is Role.USER
         for place, part in enumerate(item.message.parts)
@@ -50,7 +50,8 @@ async def resolve_files(history: Sequence[HistoryMessage], options: HistoryOptio
 
 
 async def _resolve(part: FilePart, message: Message, options: HistoryOptions) -> ResolvedFile | None:
-    assert options.resolve_file is not None
+    if options.resolve_file is None:
+        return resolve_reference(part)
     try:
         given = options.resolve_file(part, message)
         resolved = await given if inspect.isawaitable(given) else given
@@ -63,6 +64,15 @@ async def _resolve(part: FilePart, message: Message, options: HistoryOptions) ->
         raise ApplicationFailedError(RESOLVE_FILE_FAILED, record_id=message.id) from None
 
 
+def without_files(options: HistoryOptions) -> HistoryOptions:
+    """The options, but with every file told by its name."""
+    return replace(options, resolve_file=_nothing, unresolved_file="text")
+
+
+def _nothing(part: FilePart, message: Message) -> None:
+    return None
+
+
 def attached(message: Message, place: int, resolved: Resolved, options: HistoryOptions) -> PromptFile | TextPart | None:
     """Return the file at a place of a message as the prompt has it; None if nothing stands for it.
 
@@ -71,8 +81,7 @@ def attached(message: Message, place: int, resolved: Resolved, options: HistoryO
     """
     part = message.parts[place]
     assert isinstance(part, FilePart)
-    found = resolve_reference(part) if options.resolve_file is None else resolved[message.id, place]
-    match found:
+    match resolved.get((message.id, place)):
         case FileUrl(url):
             return PromptFile(media_type=part.media_type, filename=part.filename, url=url)
         case FileBytes(data, media_type):

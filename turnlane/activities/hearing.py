@@ -9,6 +9,7 @@ from datetime import datetime
 
 from turnlane.activities.attachments import resolve_files
 from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.projection import in_order, project_with_decisions
 from turnlane.agent.history import HistoryOptions, OwnProjection
 from turnlane.records.lane import Taken
@@ -29,6 +30,7 @@ async def hear(
     tools: Sequence[ToolSpec],
     step: int,
     now: datetime,
+    kept: KeptFiles | None,
 ) -> Prompt:
     """Return the prompt that a history makes: its messages, and the system texts that it carries.
 
@@ -38,7 +40,7 @@ async def hear(
     if options.project is not None:
         heard = [_told(item, own) for item, own in in_order(history, taken, step)]
         return await _by_application([message for message in heard if message.parts], options, tools)
-    resolved = await resolve_files(history, options)
+    resolved = await resolve_files(history, options, kept)
     prompt, _ = project_with_decisions(
         history, taken=taken, instructions="", tools=tools, step=step, options=options, resolved=resolved, now=now
     )

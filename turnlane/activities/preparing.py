@@ -12,11 +12,13 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from turnlane.activities.attachments import without_files
 from turnlane.activities.budgeting import Budgeting, OversizedPromptError, Weighing, uncut
 from turnlane.activities.catalog_step import CatalogStep, base_tools, offer_tools, surface_of
 from turnlane.activities.counting import Counting
 from turnlane.activities.failing import ApplicationFailedError, persist
 from turnlane.activities.hearing import hear
+from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.activities.providers.registry import Providers
@@ -145,16 +147,21 @@ class Preparation:
 
     async def _project(self, turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Prompt:
         """The prompt: the turn's instructions first, then the system texts that the history carries."""
+        options = self._agent.history
         prompt = await hear(
-            uncut(turn, history, self._agent.history.failed_assistant),
-            self._agent.history,
+            uncut(turn, history, options.failed_assistant),
+            without_files(options) if self._request.without_files else options,
             taken=self._request.taken,
             tools=base_tools(self._agent, turn),
             step=self._request.fence.step,
             now=utc_now(),
+            kept=None if self._request.without_files else self._kept_files(),
         )
         instructions = spoken(instructions_of(turn, self._request.fence.step))
         return prompt.model_copy(update={"system": (*instructions, *prompt.system)})
+
+    def _kept_files(self) -> KeptFiles:
+        return KeptFiles(self._store, self._request.fence.conversation_id, self._agent.limits.files.text_bytes)
 
     # --- the budget -------------------------------------------------------------------------------
 
