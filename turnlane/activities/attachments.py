@@ -81,7 +81,8 @@ def attached(message: Message, place: int, resolved: Resolved, options: HistoryO
     """
     part = message.parts[place]
     assert isinstance(part, FilePart)
-    match resolved.get((message.id, place)):
+    key = (message.id, place)
+    match resolved[key] if key in resolved else resolve_reference(part):
         case FileUrl(url):
             return PromptFile(media_type=part.media_type, filename=part.filename, url=url)
         case FileBytes(data, media_type):
