@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHandle
+from typer.testing import CliRunner
 
 from tests.conftest import Bench, Serve, texts
 from tests.integration.stage import BOUND, until
 from turnlane.agent import Agent, Compaction, CompactionState, Model, ScriptedModel, Summarized, SummaryContext
-from turnlane.agent.models import Action, Say, ScriptedRequest, Stop, Think
+from turnlane.agent.models import Action, Fail, Say, ScriptedRequest, Stop, Think
 from turnlane.client import Result, Turnlane
+from turnlane.client.cli.app import build_app
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import NoCompactionError
 from turnlane.records.events import RunOperationEvent
 from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerEvent
 from turnlane.records.messages import Role, TextPart
-from turnlane.records.runs import OperationKind, RunState, TerminalReason
+from turnlane.records.runs import Failure, FailureClass, OperationKind, RunState, TerminalReason
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
 from turnlane.testing.races import Barrier
 
@@ -54,6 +57,8 @@ class Talk:
     def script(self, request: ScriptedRequest) -> Sequence[Action]:
         """Answer what was said last."""
         self.asked.append(request)
+        if said(request) == "fail":
+            return [Fail(Failure(failure_class=FailureClass.INVALID_REQUEST))]
         if said(request) == "think":
             return [Think("hm"), Stop("length")]
         return [Say(f"answer to {said(request)}")]
@@ -499,3 +504,87 @@ async def test_a_lane_that_is_cancelled_gives_a_wish_up(talk: Talk) -> None:
     # The client asks the next lane, whose summariser is not held.
     assert (CompactionResult.APPLIED, 2) == (reply.outcome, len(talk.contexts))
     assert ["cancelled", "ready"] == [event.payload["outcome"] for event in await talk.ledger("compaction/finished")]
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+async def run_verb(talk: Talk, *arguments: str) -> tuple[int, str]:
+    """Run `turnlane compact` for the conversation: its exit code and what it printed."""
+    where = ["--address", talk.bench.temporal.service_client.config.target_host, "--task-queue", talk.bench.task_queue]
+    command = ["compact", talk.conversation, *arguments, *where]
+    result = await asyncio.to_thread(CliRunner().invoke, build_app(), command)
+    return result.exit_code, result.stdout
+
+
+async def test_the_command_line_compacts_and_says_what_came_of_it(talk: Talk) -> None:
+    await talk.start(turns=9)
+    await talk.turns("A", "B")
+    unneeded = await run_verb(talk)
+    code, printed = await run_verb(talk, "--force", "--json")
+    told = json.loads(printed)
+
+    assert (0, f"not needed: {talk.conversation}\n") == unneeded
+    assert (0, True, "applied", 1) == (code, told["ok"], told["outcome"], told["attempts"])
+    assert summary("A") in await talk.messages()
+
+
+# --- what turns a run may have ------------------------------------------------------------------
+
+
+async def test_a_turn_that_failed_is_compacted_unheard(talk: Talk) -> None:
+    await talk.start()
+    await talk.turn("A")
+    broken = await talk.turn("fail")
+    await talk.turn("B")
+    await talk.client.compact(talk.conversation)
+    (context,) = talk.contexts
+
+    assert TerminalReason.PROVIDER_FAILURE is broken.reason
+    assert ["A", "answer to A", "fail"] == [message.text for message in context.messages]
+    assert ["summary", "user", "assistant"] == [role for role, _ in await talk.messages()]
+
+
+async def test_what_was_taken_back_is_not_summed_up(talk: Talk) -> None:
+    talk.gates = [Barrier("first", BOUND)]
+    await talk.start()
+    await talk.turns("A", "B")
+    wish = asyncio.create_task(talk.client.compact(talk.conversation))
+    await talk.gates[0].until_reached()
+    ticket = await talk.client.submit(talk.conversation, "never mind")
+    assert ticket.admission is not None
+    await talk.client.cancel(talk.conversation, ticket.admission.run_id)
+    talk.gates[0].release()
+    await wish
+    await talk.turn("C")
+    await talk.client.compact(talk.conversation)
+
+    heard = [message.text for context in talk.contexts for message in context.messages]
+    assert "never mind" not in heard
+    assert "B" in heard
+
+
+async def test_a_resend_of_what_was_compacted_is_answered_as_ever(talk: Talk) -> None:
+    await talk.start()
+    first = await talk.client.submit(talk.conversation, "A", key="k")
+    answered = await first.result(BOUND)
+    await talk.turn("B")
+    await talk.client.compact(talk.conversation)
+    again = await talk.client.submit(talk.conversation, "A", key="k")
+    result = await again.result(BOUND)
+
+    assert again.admission is not None and again.admission.duplicate
+    assert (answered.run_id, answered.text) == (result.run_id, result.text)
+
+
+async def test_a_purge_during_a_compaction_leaves_nothing(talk: Talk) -> None:
+    talk.gates = [Barrier("first", BOUND)]
+    await talk.start()
+    await talk.turns("A", "B")
+    wish = asyncio.create_task(talk.client.compact(talk.conversation))
+    await talk.gates[0].until_reached()
+    await talk.client.purge(talk.conversation)
+    reply = await wish
+
+    assert CompactionResult.CANCELLED is reply.outcome
+    assert [] == await talk.messages(all=True)

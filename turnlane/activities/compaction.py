@@ -9,7 +9,6 @@ tried again elsewhere.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,6 +16,7 @@ from datetime import datetime
 from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
+from turnlane.activities.compaction_state import chosen_model, heard, is_due, state_of
 from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.providers.base import ProviderFailure
@@ -25,14 +25,13 @@ from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cu
 from turnlane.activities.summarizing import ModelSummarizer
 from turnlane.agent.agent import Agent
 from turnlane.agent.compactable import CompactableHistory, select_compactable_history
-from turnlane.agent.compaction import Compaction, CompactionState, Summarized, SummaryContext
+from turnlane.agent.compaction import Compaction, Summarized, SummaryContext
 from turnlane.agent.models import Model
-from turnlane.agent.transcript import transcript
 from turnlane.records.base import JsonObject
 from turnlane.records.compaction import AttemptEnd, CompactAttempt, CompactedRange, CompactOutcome
-from turnlane.records.errors import ModelRefusedError, StaleFenceError
+from turnlane.records.errors import ConversationPurgedError, ModelRefusedError, StaleFenceError
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.messages import Message, TextPart, is_speakable
+from turnlane.records.messages import Message, TextPart
 from turnlane.records.runs import (
     Failure,
     FailureClass,
@@ -40,7 +39,6 @@ from turnlane.records.runs import (
     OperationKind,
     OperationPhase,
     Snapshot,
-    TerminalReason,
 )
 from turnlane.records.usage import Usage
 from turnlane.store.bus import EventBus
@@ -87,7 +85,7 @@ class Compactions:
             try:
                 with moved_at_shutdown():
                     outcome = await attempt.make()
-            except StaleFenceError:
+            except (StaleFenceError, ConversationPurgedError):
                 outcome = CompactOutcome(end=AttemptEnd.STALE)
         is_news = agent.facts.digest != request.facts_digest
         return outcome.model_copy(update={"facts": agent.facts if is_news else None})
@@ -142,7 +140,7 @@ class _Attempt:
         try:
             await self._begin()
             async with asyncio.timeout(self._compaction.seconds):
-                summary = await self._summarize(self._heard(snapshot, self._selected.compactable))
+                summary = await self._summarize(heard(self._agent, snapshot, self._selected.compactable))
             content = self._content(summary)
         except asyncio.CancelledError:
             return await self._cut_short()
@@ -158,54 +156,12 @@ class _Attempt:
     # --- judging --------------------------------------------------------------------------------
 
     async def _is_due(self, snapshot: Snapshot) -> bool:
-        compaction = self._compaction
-        state = await self._state(snapshot)
-        if compaction.turns is not None and state.turns >= compaction.turns:
-            return True
-        if compaction.tokens is not None and state.tokens >= compaction.tokens:
-            return True
-        if compaction.threshold is None:
-            # Without a threshold of any kind it is made when somebody asks, and then it is needed.
-            return compaction.turns is None and compaction.tokens is None
+        conversation_id = self._request.conversation_id
+        state = await state_of(self._store, self._agent, conversation_id, snapshot, self._selected)
         try:
-            judged = compaction.threshold(state)
-            return bool(await judged if inspect.isawaitable(judged) else judged)
+            return await is_due(self._compaction, state)
         except Exception as error:
             raise self._failed("THRESHOLD_FAILED", error) from None
-
-    async def _state(self, snapshot: Snapshot) -> CompactionState:
-        selected = self._selected
-        conversation_id = self._request.conversation_id
-        settled = self._heard(snapshot, (*selected.compactable, *selected.retained))
-        leading = (selected.leading_summary,) if selected.leading_summary else ()
-        return CompactionState(
-            conversation_id=conversation_id,
-            messages=snapshot.messages,
-            turns=selected.turns,
-            characters=len(transcript((*leading, *settled))),
-            last_input_tokens=await persist(lambda: self._store.last_input_tokens(conversation_id)),
-            context_window=await self._context_window(),
-        )
-
-    async def _context_window(self) -> int | None:
-        try:
-            described = self._agent.described(await self._chosen())
-        except ModelRefusedError:
-            return None
-        return described.context_window if described is not None else None
-
-    def _heard(self, snapshot: Snapshot, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """What the model is told of the messages: no answer that is not evidence, no input that was taken back."""
-        taken_back = {
-            message_id
-            for run in snapshot.runs
-            if run.terminal_reason is TerminalReason.CANCELLED
-            for message_id in run.input_message_ids
-        }
-        failed = self._agent.history.failed_assistant
-        return tuple(
-            message for message in messages if is_speakable(message.status, failed) and message.id not in taken_back
-        )
 
     # --- summarising ----------------------------------------------------------------------------
 
@@ -225,7 +181,9 @@ class _Attempt:
             raise self._failed("SUMMARIZE_FAILED", error) from None
 
     async def _ask_model(self, context: SummaryContext) -> BaseModel:
-        model = self._compaction.model or self._own_model(await self._chosen())
+        model = self._compaction.model or self._own_model(
+            await chosen_model(self._store, self._agent, self._request.conversation_id)
+        )
         self._summarizer = ModelSummarizer(
             self._compaction,
             self._providers.of(model),
@@ -235,12 +193,6 @@ class _Attempt:
             self._request.attempt,
         )
         return await self._summarizer.summarize()
-
-    async def _chosen(self) -> str | None:
-        """The key of the model that the conversation chose, where an agent has several."""
-        if self._agent.models is None:
-            return None
-        return await persist(lambda: self._store.load_model(self._request.conversation_id))
 
     def _own_model(self, chosen: str | None) -> Model:
         try:
