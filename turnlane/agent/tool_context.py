@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from turnlane.agent.durable import RECONCILE_SECONDS, Body, DurableBody, EffectResult
+from turnlane.agent.tool_reply import ToolError
 from turnlane.records.base import JsonObject, derived_id
 
 
@@ -146,5 +147,5 @@ class ToolContext:
     @property
     def _body(self) -> DurableBody:
         if self.durable is None:
-            raise RuntimeError("this tool is not durable: declare it with @tool(durable=True)")
+            raise ToolError("NOT_DURABLE", "the tool is not durable: it has to be declared with @tool(durable=True)")
         return self.durable

@@ -1,0 +1,421 @@
+"""The journal of a durable body: what is run once, what is refused, and how a body is left and entered again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from turnlane.activities.durable import Journal, is_left
+from turnlane.agent.durable import EffectResult, EffectStatus, LeavesBody
+from turnlane.agent.tools import Cancellation, ToolCancelled, ToolContext, ToolError
+from turnlane.records.durable import ANY_EVENT, WAITS_AT_ONCE, DurableEntry, EntryKind, Suspension, event_key
+from turnlane.records.errors import StaleFenceError
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.lossless import encode_lossless
+from turnlane.store.protocol import NewEvent
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Book:
+    """A log in memory, that outlives the journals that write to it."""
+
+    entries: dict[tuple[EntryKind, str], DurableEntry] = field(default_factory=dict)
+    delivered: dict[str, DurableEntry] = field(default_factory=dict)
+    events: list[NewEvent] = field(default_factory=list)
+    is_stale: bool = False
+
+    async def load(self) -> Sequence[DurableEntry]:
+        await asyncio.sleep(0)
+        return list(self.entries.values())
+
+    async def record(self, entry: DurableEntry, event: NewEvent, instead_of: str | None = None) -> DurableEntry:
+        await asyncio.sleep(0)
+        if self.is_stale:
+            raise StaleFenceError("the fence is stale")
+        found = self.entries.get((entry.kind, entry.name))
+        if found is not None and found.entry != instead_of:
+            return found
+        self.entries[entry.kind, entry.name] = entry
+        self.events.append(event)
+        return entry
+
+    async def find_delivery(self, key: str) -> DurableEntry | None:
+        await asyncio.sleep(0)
+        return self.delivered.get(key)
+
+    def deliver(self, event: str, event_id: str, payload: Any) -> None:
+        key = event_key(event, event_id)
+        self.delivered[key] = DurableEntry(kind=EntryKind.EVENT, name=key, entry=encode_lossless(payload))
+
+    def put(self, kind: EntryKind, name: str, text: str) -> None:
+        self.entries[kind, name] = DurableEntry(kind=kind, name=name, entry=text)
+
+
+@dataclass
+class Counter:
+    """A body that counts how often it was run."""
+
+    value: Any = None
+    count: int = 0
+
+    async def __call__(self) -> Any:
+        self.count += 1
+        await asyncio.sleep(0)
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+def journal(book: Book, clock: Callable[[], datetime] = lambda: NOW, *, is_cancelled: bool = False) -> Journal:
+    cancelled = Cancellation()
+    if is_cancelled:
+        cancelled.set()
+    context = ToolContext(
+        conversation_id="c", run_id="r", step_number=0, call_id="call-1", agent="a", attempt=3, cancelled=cancelled
+    )
+    return Journal(book, context, clock)
+
+
+def code_of(raised: pytest.ExceptionInfo[ToolError]) -> str:
+    return raised.value.code
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+async def test_a_step_is_run_once_and_answered_from_its_record_afterwards(book: Book) -> None:
+    body = Counter({"order": 7})
+
+    told = [await journal(book).step("order", body) for _ in range(3)]
+
+    assert [{"order": 7}] * 3 == told
+    assert 1 == body.count
+
+
+async def test_each_caller_of_a_step_gets_a_copy_of_its_own(book: Book) -> None:
+    record: list[int] = [1]
+    mine = journal(book)
+
+    first = await mine.step("list", lambda: record)
+    first.append(2)
+    second = await mine.step("list", lambda: record)
+
+    assert ([1], [1]) == (record, second)
+
+
+async def test_a_name_that_two_use_at_once_is_run_once(book: Book) -> None:
+    body = Counter([1])
+    mine = journal(book)
+
+    first, second = await asyncio.gather(mine.step("one", body), mine.step("one", body))
+
+    assert 1 == body.count
+    assert first == second and first is not second
+
+
+async def test_what_a_step_raises_is_not_recorded(book: Book) -> None:
+    mine = journal(book)
+    with pytest.raises(RuntimeError):
+        await mine.step("one", Counter(RuntimeError()))
+
+    assert 2 == await mine.step("one", Counter(2))
+
+
+async def test_a_value_that_is_not_lossless_is_refused_after_the_effect_and_not_recorded(book: Book) -> None:
+    body = Counter(NOW)
+
+    with pytest.raises(ToolError) as raised:
+        await journal(book).step("one", body)
+
+    assert ("STEP_NOT_JSON", 1, {}) == (code_of(raised), body.count, book.entries)
+
+
+async def test_a_recorded_step_is_told_even_when_the_run_was_asked_to_stop(book: Book) -> None:
+    await journal(book).step("one", Counter(1))
+    stopped = journal(book, is_cancelled=True)
+
+    assert 1 == await stopped.step("one", Counter(2))
+    with pytest.raises(ToolCancelled):
+        await stopped.step("two", Counter(2))
+
+
+@pytest.mark.parametrize("text", ["", "not json", "NaN"])
+async def test_a_record_that_cannot_be_read_stops_the_body(book: Book, text: str) -> None:
+    book.put(EntryKind.STEP, "one", text)
+    body = Counter(1)
+
+    with pytest.raises(ToolError) as raised:
+        await journal(book).step("one", body)
+
+    assert ("RECORD_UNREADABLE", 0) == (code_of(raised), body.count)
+
+
+async def test_a_step_that_nobody_waits_for_any_more_is_stopped(book: Book) -> None:
+    mine = journal(book)
+    ended = asyncio.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await mine.step("one", forever)
+
+    assert ended.is_set()
+    assert 2 == await mine.step("one", Counter(2))
+
+
+async def test_a_body_that_lost_its_fence_is_left_and_the_journal_knows_why(book: Book) -> None:
+    book.is_stale = True
+    mine = journal(book)
+
+    with pytest.raises(LeavesBody):
+        await mine.step("one", Counter(1))
+
+    assert isinstance(mine.ended, StaleFenceError)
+
+
+@pytest.mark.parametrize("name", ["", "a" * 257, "line\nbreak"])
+async def test_a_name_is_printable_and_bounded(book: Book, name: str) -> None:
+    with pytest.raises(ValueError, match="a name is"):
+        await journal(book).step(name, Counter(1))
+
+
+async def test_the_ledger_is_told_names_and_sizes_and_no_content(book: Book) -> None:
+    mine = journal(book)
+    await mine.step("order", Counter("secret"))
+    await mine.effect("charge", Counter("secret"), Counter(), 1.0)
+
+    named = {"run_id": "r", "call_id": "call-1"}
+    assert [
+        (LedgerKind.DURABLE_STEP, {**named, "name": "order", "bytes": 8}),
+        (LedgerKind.DURABLE_EFFECT, {**named, "name": "charge", "state": "intent"}),
+        (LedgerKind.DURABLE_EFFECT, {**named, "name": "charge", "state": "accepted", "bytes": 8}),
+    ] == [(event.kind, event.payload) for event in book.events]
+
+
+# --- waits --------------------------------------------------------------------------------------
+
+
+async def test_a_long_sleep_leaves_the_body_until_its_deadline(book: Book) -> None:
+    mine = journal(book)
+
+    with pytest.raises(LeavesBody):
+        await mine.sleep(60, None)
+
+    assert Suspension(resume_at=NOW + timedelta(seconds=60), tried=3) == mine.suspension
+    assert [(EntryKind.SLEEP, "sleep:60")] == list(book.entries)
+
+
+async def test_a_sleep_entered_again_waits_for_the_rest_only(book: Book) -> None:
+    with pytest.raises(LeavesBody):
+        await journal(book).sleep(60, "nap")
+    later = journal(book, lambda: NOW + timedelta(seconds=61))
+
+    await later.sleep(60, "nap")
+
+    assert later.suspension is None
+
+
+async def test_a_short_sleep_is_slept_in_place(book: Book) -> None:
+    mine = journal(book)
+
+    await mine.sleep(0.01, None)
+
+    assert mine.suspension is None
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True])
+async def test_a_sleep_takes_a_finite_time(book: Book, seconds: float) -> None:
+    with pytest.raises(ValueError, match="finite number"):
+        await journal(book).sleep(seconds, None)
+
+
+async def test_a_wait_leaves_the_body_until_its_event_and_is_noted_once(book: Book) -> None:
+    for _ in range(2):
+        mine = journal(book)
+        with pytest.raises(LeavesBody):
+            await mine.wait_for("paid", "7")
+    book.deliver("paid", "7", {"by": "ann"})
+
+    told = await journal(book).wait_for("paid", "7")
+
+    assert Suspension(waits_for=(event_key("paid", "7"),), tried=3) == mine.suspension
+    assert [LedgerKind.DURABLE_PARK] == [event.kind for event in book.events]
+    assert {"by": "ann"} == told
+
+
+async def test_a_body_left_at_several_waits_is_woken_by_the_first_of_them(book: Book) -> None:
+    mine = journal(book)
+
+    left = await asyncio.gather(
+        mine.wait_for("paid", "1"), mine.sleep(60, None), mine.wait_for("paid", "2"), return_exceptions=True
+    )
+
+    assert [True] * 3 == [isinstance(each, LeavesBody) for each in left]
+    assert mine.suspension is not None
+    assert NOW + timedelta(seconds=60) == mine.suspension.resume_at
+    assert {event_key("paid", "1"), event_key("paid", "2")} == set(mine.suspension.waits_for)
+
+
+async def test_a_body_that_waits_for_very_many_events_is_woken_by_any(book: Book) -> None:
+    mine = journal(book)
+
+    await asyncio.gather(
+        *(mine.wait_for("paid", str(number)) for number in range(WAITS_AT_ONCE + 1)), return_exceptions=True
+    )
+
+    assert mine.suspension is not None
+    assert (ANY_EVENT,) == mine.suspension.waits_for
+
+
+async def test_a_body_is_not_left_in_the_middle_of_a_step_beside_the_wait(book: Book) -> None:
+    mine = journal(book)
+    body = Counter(1)
+
+    told: Sequence[Any] = await asyncio.gather(mine.sleep(60, None), mine.step("one", body), return_exceptions=True)
+
+    assert isinstance(told[0], LeavesBody)
+    assert 1 == told[1]
+    assert (EntryKind.STEP, "one") in book.entries
+
+
+async def test_a_step_cannot_wait(book: Book) -> None:
+    mine = journal(book)
+
+    with pytest.raises(ToolError) as raised:
+        await mine.step("one", lambda: mine.sleep(60, None))
+
+    assert "NESTED_WAIT" == code_of(raised)
+
+
+def test_a_body_left_by_one_of_a_group_is_left() -> None:
+    assert is_left(BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [LeavesBody()])]))
+    assert not is_left(ExceptionGroup("tasks", [ValueError()]))
+
+
+# --- effects ------------------------------------------------------------------------------------
+
+
+async def test_an_effect_is_made_once_and_its_proof_kept(book: Book) -> None:
+    run, reconcile = Counter({"charge": "ch_1"}), Counter()
+
+    told = [await journal(book).effect("charge", run, reconcile, 1.0) for _ in range(2)]
+
+    assert [EffectResult(EffectStatus.ACCEPTED, {"charge": "ch_1"})] * 2 == told
+    assert (1, 0) == (run.count, reconcile.count)
+
+
+async def lost_midway(book: Book) -> None:
+    """An effect whose run began, and whose worker was lost."""
+    mine = journal(book)
+    begun = asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(mine.effect("charge", hang, Counter(), 1.0))
+    await begun.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_effect_whose_worker_was_lost_is_looked_for_and_not_made_again(book: Book) -> None:
+    await lost_midway(book)
+    run, reconcile = Counter(), Counter("found")
+
+    told = [await journal(book).effect("charge", run, reconcile, 1.0) for _ in range(2)]
+
+    assert [EffectResult(EffectStatus.ACCEPTED, "found")] * 2 == told
+    assert (0, 1) == (run.count, reconcile.count)
+
+
+async def test_an_effect_that_cannot_be_found_is_uncertain_for_good(book: Book) -> None:
+    await lost_midway(book)
+    run = Counter()
+
+    told = [await journal(book).effect("charge", run, reconcile, 1.0) for reconcile in (Counter(None), Counter("late"))]
+
+    assert [EffectResult(EffectStatus.UNCERTAIN)] * 2 == told
+    assert 0 == run.count
+
+
+async def test_an_effect_is_open_while_nobody_can_say_and_decided_later(book: Book) -> None:
+    await lost_midway(book)
+    mine = journal(book)
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    for silent in (Counter(RuntimeError()), hang):
+        with pytest.raises(ToolError) as raised:
+            await mine.effect("charge", Counter(), silent, 0.01)
+        assert "EFFECT_UNRESOLVED" == code_of(raised)
+
+    assert EffectResult(EffectStatus.ACCEPTED, 1) == await mine.effect("charge", Counter(), Counter(1), 1.0)
+
+
+async def test_an_effect_that_raised_may_have_happened(book: Book) -> None:
+    run, reconcile = Counter(RuntimeError()), Counter("found")
+    mine = journal(book)
+
+    with pytest.raises(ToolError) as raised:
+        await mine.effect("charge", run, reconcile, 1.0)
+    told = await mine.effect("charge", run, reconcile, 1.0)
+
+    assert "EFFECT_UNRESOLVED" == code_of(raised)
+    assert (EffectResult(EffectStatus.ACCEPTED, "found"), 1) == (told, run.count)
+
+
+async def test_two_workers_that_meet_at_one_effect_make_it_once(book: Book) -> None:
+    run = Counter("mine")
+    first, second = journal(book), journal(book)
+
+    told = await asyncio.gather(
+        first.effect("charge", run, Counter(), 1.0),
+        second.effect("charge", run, Counter(RuntimeError()), 1.0),
+        return_exceptions=True,
+    )
+
+    assert 1 == run.count
+    assert EffectResult(EffectStatus.ACCEPTED, "mine") in told
+
+
+@pytest.mark.parametrize("proof", [NOW, "x" * 65_536], ids=["not lossless", "too large"])
+async def test_a_proof_that_cannot_be_kept_leaves_the_effect_open(book: Book, proof: Any) -> None:
+    run = Counter(proof)
+    mine = journal(book)
+
+    with pytest.raises(ToolError) as raised:
+        await mine.effect("charge", run, Counter(), 1.0)
+    told = await mine.effect("charge", run, Counter("found"), 1.0)
+
+    assert ("EFFECT_UNRESOLVED", 1) == (code_of(raised), run.count)
+    assert EffectResult(EffectStatus.ACCEPTED, "found") == told
+
+
+@pytest.mark.parametrize("text", ["[]", '{"state":"done"}', "{"])
+async def test_a_record_of_an_effect_that_cannot_be_read_makes_nothing(book: Book, text: str) -> None:
+    book.put(EntryKind.EFFECT, "charge", text)
+    run, reconcile = Counter(), Counter()
+
+    with pytest.raises(ToolError) as raised:
+        await journal(book).effect("charge", run, reconcile, 1.0)
+
+    assert ("RECORD_UNREADABLE", 0, 0) == (code_of(raised), run.count, reconcile.count)
