@@ -88,6 +88,20 @@ async def test_a_call_whose_worker_died_is_made_again_only_if_it_is_read_only(ho
     assert (2, 1) == (len(house.lines("look")), len(set(house.lines("look"))))
 
 
+async def test_a_durable_body_whose_worker_died_goes_on_where_its_records_end(house: House, conversation: str) -> None:
+    victim = await house.worker()
+    ticket = await house.client().submit(conversation, "durable")
+    await until(lambda: bool(house.lines("hand_over")))
+    survivor = await house.worker()
+
+    await victim.kill()
+    result = await ticket.result(timeout=30)
+
+    assert [["pack", "uncertain", "post"]] == json.loads(result.text)
+    assert ([str(victim.pid)], [str(survivor.pid)]) == (house.lines("pack"), house.lines("post"))
+    assert 1 == len(house.lines("hand_over"))
+
+
 async def test_a_worker_that_is_asked_to_stop_in_mid_answer_hands_the_run_on(house: House, conversation: str) -> None:
     leaving = await house.worker()
     ticket = await house.client().submit(conversation, "stream")

@@ -80,6 +80,14 @@ def _tools(request: ScriptedRequest) -> Sequence[Action]:
     return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
 
 
+def _durable(request: ScriptedRequest) -> Sequence[Action]:
+    """Call a durable tool that gets stuck between what it records, and repeat what it answered."""
+    if request.step == 0:
+        return [Call("ship")]
+    parts = [part for message in request.prompt.messages for part in message.parts]
+    return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
+
+
 def _soak(request: ScriptedRequest) -> Sequence[Action]:
     """An ordinary turn that takes a while."""
     if request.step == 0:
@@ -91,6 +99,7 @@ SCENES: dict[str, Callable[[ScriptedRequest], Sequence[Action]]] = {
     "stream": _stream,
     "between": _between,
     "tools": _tools,
+    "durable": _durable,
     "soak": _soak,
 }
 
@@ -140,13 +149,31 @@ def chaos_agent(folder: Path) -> Agent:
             await asyncio.Event().wait()
         return "seen"
 
+    @tool(durable=True)
+    async def ship(ctx: ToolContext) -> list[str]:
+        """Pack, hand over, and post; the first try gets stuck in the middle of the handing over."""
+
+        async def hand_over() -> str:
+            note(folder, "hand_over", ctx.call_id)
+            await asyncio.Event().wait()
+            return "never said"
+
+        packed = await ctx.step("pack", lambda: _done(folder, "pack"))
+        handed = await ctx.effect("hand_over", run=hand_over, reconcile=lambda: None)
+        return [packed, handed.status, await ctx.step("post", lambda: _done(folder, "post"))]
+
     return Agent(
         name="chaos",
         model=ScriptedModel(script=script),
-        tools=[charge, charge_and_hang, look_and_hang],
+        tools=[charge, charge_and_hang, look_and_hang, ship],
         idle_timeout=None,
         checkpoint_every=2,
     )
+
+
+def _done(folder: Path, name: str) -> str:
+    note(folder, name, str(os.getpid()))
+    return name
 
 
 # --- the process --------------------------------------------------------------------------------

@@ -421,3 +421,150 @@ async def _until_stored(bench: Bench, conversation: str, output: str, stored: as
         if message is not None and any(getattr(part, "output", None) == output for part in message.parts):
             stored.set()
             return
+
+
+# --- what the model is not shown ----------------------------------------------------------------
+
+
+async def test_all_of_a_cut_output_can_be_read_by_its_reference(bench: Bench, serve: Serve, conversation: str) -> None:
+    @tool(read_only=True)
+    def dump() -> str:
+        """Return more than a model is shown."""
+        return "é" * 60_000
+
+    agent = calling([Call("dump"), Call("dump")], dump)
+    first, second = results(await turn(bench, serve, conversation, agent))
+
+    assert isinstance(first.output, dict)
+    whole = await bench.client().read_blob(conversation, str(first.output["reference"]))
+    assert ("é" * 60_000).encode() == whole
+    assert first.output == second.output
+
+
+async def test_the_limit_of_an_output_is_the_agents(bench: Bench, serve: Serve, conversation: str) -> None:
+    @tool(read_only=True)
+    def listing() -> list[str]:
+        """Return a list."""
+        return ["entry"] * 500
+
+    agent = calling([Call("listing")], listing, limits=Limits(tool_output_bytes=1000))
+    (answered,) = results(await turn(bench, serve, conversation, agent))
+
+    assert isinstance(answered.output, dict)
+    whole = await bench.client().read_blob(conversation, str(answered.output["reference"]))
+    assert whole is not None
+    assert ["entry"] * 500 == json.loads(whole)
+    assert len(canonical_json(answered.output).encode()) <= 1000
+
+
+# --- one envelope -------------------------------------------------------------------------------
+
+
+async def test_a_refusal_is_the_same_in_the_event_the_history_the_next_step_and_after_a_reopening(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    prompts: list[ScriptedRequest] = []
+    await serve(calling([Call("refuse")], refuse, prompts=prompts))
+    client = bench.client()
+    ticket = await client.submit(conversation, "hi")
+    told: list[Json] = []
+    async for event in ticket.events():
+        if getattr(event, "status", None) == "failed":
+            told.append(event.output)  # type: ignore[union-attr]
+
+    stored = [part.output for part in results(await ticket.result(BOUND))]
+    await bench.temporal.get_workflow_handle(f"lane/{conversation}").terminate("the test reopens the lane")
+    await (await client.submit(conversation, "again")).result(BOUND)
+
+    envelope = {
+        "error": "SOLD_OUT",
+        "retryable": True,
+        "details": {"message": "there are none left", "left": 0},
+        "_hint": "Try tomorrow.",
+    }
+    assert [[envelope]] * 3 == [told, stored, heard(prompts[1])]
+    assert envelope == heard(prompts[2])[0]
+
+
+async def test_a_success_that_looks_like_an_error_is_a_success(bench: Bench, serve: Serve, conversation: str) -> None:
+    @tool
+    def lookup() -> dict[str, str]:
+        """Say that something is wrong with what was looked up."""
+        return {"error": "NOT_THE_TOOLS"}
+
+    (answered,) = results(await turn(bench, serve, conversation, calling([Call("lookup")], lookup)))
+
+    assert (ToolOutcome.SUCCESS, {"error": "NOT_THE_TOOLS"}) == (answered.outcome, answered.output)
+
+
+async def test_a_lone_surrogate_in_an_output_is_cleaned_once_and_the_conversation_goes_on(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    @tool
+    def emoji() -> dict[str, str]:
+        """Return half an emoji."""
+        return {"\ud83d": "half \ud83d\x00"}
+
+    await serve(calling([Call("emoji")], emoji))
+    client = bench.client()
+    first = await (await client.submit(conversation, "hi")).result(BOUND)
+    second = await (await client.submit(conversation, "hi again")).result(BOUND)
+
+    assert [{"\N{REPLACEMENT CHARACTER}": "half \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"}] == [
+        part.output for part in results(first)
+    ]
+    assert TerminalReason.SUCCESS is second.reason
+
+
+# --- the fence ----------------------------------------------------------------------------------
+
+
+async def test_a_result_whose_run_was_taken_away_meanwhile_is_discarded(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    hold = Barrier("hold", BOUND)
+    effects: list[str] = []
+
+    @tool
+    async def charge() -> str:
+        """Charge, and take a while to say so."""
+        effects.append("charged")
+        try:
+            await hold.wait()
+        except asyncio.CancelledError:
+            return "charged all the same"
+        return "charged"
+
+    await serve(calling([Call("charge")], charge))
+    client = bench.client()
+    ticket = await client.submit(conversation, "hi")
+    await hold.until_reached()
+    await client.interrupt(conversation)
+    result = await ticket.result(BOUND)
+
+    assert result.message is not None
+    told = [part for part in result.message.parts if isinstance(part, ToolResultPart)]
+    assert (["charged"], [ToolOutcome.INTERRUPTED]) == (effects, [part.outcome for part in told])
+    assert ["INTERRUPTED"] == [code(part.output) for part in told]
+
+
+async def test_a_hook_of_the_agent_refuses_a_call_before_its_tool_is_run(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    ran: list[str] = []
+
+    @tool
+    def wipe(disk: str) -> None:
+        """Wipe a disk."""
+        ran.append(disk)
+
+    def guard(ctx: ToolContext, name: str, arguments: Any) -> Any:
+        if arguments["disk"] == "/":
+            raise ToolError("FORBIDDEN", "not that one")
+        return {"disk": arguments["disk"].upper()}
+
+    agent = calling([Call("wipe", {"disk": "/"}), Call("wipe", {"disk": "/tmp/x"})], wipe, before_call=guard)
+    refused, done = results(await turn(bench, serve, conversation, agent))
+
+    assert ("FORBIDDEN", {"status": "ok"}) == (code(refused.output), done.output)
+    assert ["/TMP/X"] == ran

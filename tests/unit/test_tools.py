@@ -273,6 +273,7 @@ async def test_a_sync_function_that_returns_an_awaitable_is_awaited() -> None:
 @pytest.mark.parametrize(
     ("result", "output"),
     [
+        ({"\ud83d": ["\ud83d"]}, {"\N{REPLACEMENT CHARACTER}": ["\N{REPLACEMENT CHARACTER}"]}),
         (None, {"status": "ok"}),
         ("", ""),
         (False, False),

@@ -23,12 +23,20 @@ def json_output(value: Any) -> Json:
 
     Raises BytesOutputError for bytes in plain containers and ValueError for what JSON cannot say.
     """
-    plain = to_jsonable_python(value)  # first, because it refuses cycles
+    plain = _plain(value)  # first, because it refuses cycles
     if _holds_bytes(value):
         raise BytesOutputError("bytes")
     cleaned = clean_json(plain)
     canonical_json(cleaned)
     return cast(Json, cleaned)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return to_jsonable_python(value)
+    except UnicodeEncodeError:
+        # Lone surrogates are cleaned like any other, but pydantic does not take them in the keys of a dictionary.
+        return to_jsonable_python(clean_json(value))
 
 
 def _holds_bytes(value: Any) -> bool:
