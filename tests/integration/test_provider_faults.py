@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
-from turnlane.activities.providers.registry import Providers
-from turnlane.agent import Agent, tool
-from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
-from turnlane.client import Result, Ticket, Turnlane
+from tests.integration.talks import KEY_NAME, WIRES, Talk, Talks, look
+from turnlane.agent import tool
+from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel
+from turnlane.client import Result
 from turnlane.records.events import (
     AssistantCheckpointEvent,
     AssistantDeltaEvent,
@@ -28,7 +27,6 @@ from turnlane.records.events import (
     Event,
     TerminalEvent,
 )
-from turnlane.records.lane import RetryFacts
 from turnlane.records.messages import ReasoningPart, ToolOutcome, ToolResultPart
 from turnlane.records.runs import FailureClass, TerminalReason
 from turnlane.records.usage import UNAVAILABLE, UNAVAILABLE_COST, Provenance, UsageValue
@@ -47,69 +45,12 @@ from turnlane.testing.fault_plan import (
     ToolUse,
     UsageMissing,
 )
-from turnlane.testing.fault_server import FaultServer
 from turnlane.testing.races import Barrier
 
 pytestmark = pytest.mark.server
 
-KEY_NAME = "FAULTS_TEST_KEY"
-WIRES: dict[str, type[Model]] = {"responses": OpenAIModel, "chat": OpenAIChatModel, "anthropic": AnthropicModel}
 SIGNED: dict[str, type[Model]] = {name: kind for name, kind in WIRES.items() if kind is not OpenAIChatModel}
 FIGURES = Figures(input_tokens=100, output_tokens=7)
-
-
-@tool(read_only=True)
-def look(at: str) -> str:
-    """Look at something."""
-    return f"{at} was seen"
-
-
-@dataclass
-class Talk:
-    """A conversation with an agent behind a faulty provider."""
-
-    client: Turnlane
-    conversation: str
-    server: FaultServer
-
-    async def submit(self, text: str) -> Ticket:
-        return await self.client.submit(self.conversation, text)
-
-    async def turn(self, text: str = "hi") -> Result:
-        return await (await self.submit(text)).result(BOUND)
-
-    @property
-    def bodies(self) -> list[Any]:
-        """The requests, none of which broke a rule."""
-        assert [] == [request.refusal for request in self.server.refusals]
-        return [request.body for request in self.server.requests]
-
-
-class Talks:
-    """Opens conversations, and closes what belongs to them when the test ends."""
-
-    def __init__(self, bench: Bench, serve: Serve, conversation: str, stack: AsyncExitStack) -> None:
-        self._bench = bench
-        self._serve = serve
-        self._conversation = conversation
-        self._stack = stack
-
-    async def open(self, kind: type[Model], *plan: Step, tools: Sequence[Any] = (look,), **model: Any) -> Talk:
-        """A conversation whose model answers by this plan."""
-        server = await self._stack.enter_async_context(FaultServer(plan))
-        base_url = server.anthropic_url if kind is AnthropicModel else server.openai_url
-        agent = Agent(
-            name="faulty",
-            model=kind(name="test-model", base_url=base_url, api_key_env=KEY_NAME, **model),
-            instructions="Be brief.",
-            tools=tools,
-            retry=RetryFacts(initial_seconds=0.01),
-            checkpoint_every=4,
-        )
-        providers = Providers()
-        self._stack.push_async_callback(providers.aclose)
-        await self._serve(agent, providers=providers)
-        return Talk(self._bench.client(), self._conversation, server)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -81,7 +82,13 @@ class AnthropicProvider:
         await self._clients.aclose()
 
 
+def _without_requests(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
+
+
 def _open_client(api_key: str, base_url: str | None) -> anthropic.AsyncAnthropic:
+    # The SDK writes whole requests to its debug log, and the headers of answers: prompts stay out of logs.
+    logging.getLogger("anthropic._base_client").addFilter(_without_requests)
     return anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0, timeout=TIMEOUT)
 
 
@@ -146,6 +153,8 @@ class AnthropicDecoder(Decoder):
     def end(self) -> Iterable[StreamPart]:
         if not self.is_done:
             raise self.failed(self.failures.stream_cut())
+        # A block that nobody closed was cut by the end of the answer.
+        yield from (self._call(block) for block in self._blocks.values() if block.kind == "tool_use")
         raw = self._stop.get("stop_reason")
         yield Finish(
             _REASONS.get(str(raw), FinishReason.OTHER),
