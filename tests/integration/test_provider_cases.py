@@ -401,10 +401,8 @@ SPOKEN = "xq8-said-by-the-user-only"
 @pytest.mark.parametrize(
     "fault",
     [
-        HttpError(
-            401, {"x-echo": SECRET}, {"error": {"message": f"{SPOKEN} {SECRET}", "code": SECRET, "type": SPOKEN}}
-        ),
-        HttpError(400, {"x-echo": SECRET}, {"error": {"message": SECRET, "type": "invalid_request_error"}}),
+        HttpError(401, body={"error": {"message": f"{SPOKEN} {SECRET}", "code": SECRET, "type": SPOKEN}}),
+        HttpError(400, body={"error": {"message": SECRET, "type": "invalid_request_error"}}),
         StreamError(SECRET, after=1),
     ],
     ids=["401", "400", "in the stream"],
@@ -442,7 +440,6 @@ async def test_what_a_provider_echoes_is_neither_stored_nor_logged_nor_shown(
 @pytest.mark.parametrize("key", ["sk-1\r\nx-injected: yes", "sk-1\nsk-2", "sk-é"])
 async def test_a_key_that_is_no_header_reaches_nobody(
     talks: Talks,
-    bench: Bench,
     kind: type[Model],
     key: str,
     monkeypatch: pytest.MonkeyPatch,
