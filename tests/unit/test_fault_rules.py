@@ -136,6 +136,19 @@ def swap(key: str, one: int, two: int) -> Break:
     return change
 
 
+SERVER_CALL = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+CACHED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+
+
+def image(media_type: str) -> Body:
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": "aGk="}}
+
+
+def thought(item_id: str) -> Body:
+    return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": seal(item_id, "")}
+
+
 BASICS: list[tuple[Break, str]] = [
     (leave, "sound"),
     (drop("model"), "model_missing"),
@@ -197,7 +210,16 @@ MESSAGES_BREAKS: list[tuple[Break, str]] = [
     (put("messages", 1, "content", 1, "text", "\n"), "blank_text"),
     (put("messages", 1, "content", 0, "signature", ""), "thinking_unsigned"),
     (put("messages", 1, "content", 0, "thinking", "hmm"), "invalid_signature"),
-    (put("messages", 1, "content", 0, "thinking", ""), "blank_text"),
+    (put("messages", 1, "content", 0, "thinking", ""), "invalid_signature"),
+    (put("messages", 1, "content", 0, {"type": "thinking", "thinking": "", "signature": seal("")}), "sound"),
+    (put("messages", 1, "content", 0, "thinking", None), "text_missing"),
+    (put("messages", 2, "content", 0, "is_error", "yes"), "invalid_block"),
+    (put("messages", 0, "content", [{"type": "image", "source": {"type": "base64"}}]), "invalid_source"),
+    (put("messages", 0, "content", [image("image/tiff")]), "invalid_media_type"),
+    (put("messages", 0, "content", [image("image/png")]), "sound"),
+    (put("messages", 1, "content", 1, SERVER_RESULT), "tool_result_unexpected"),
+    (lambda body: body["messages"][1]["content"].__setitem__(slice(1, 2), [SERVER_CALL, SERVER_RESULT]), "sound"),
+    (lambda body: body["messages"][2]["content"].extend([CACHED] * 5), "too_many_cache_points"),
     (put("messages", 1, "content", 0, {"type": "redacted_thinking"}), "thinking_unsigned"),
     (drop("messages", 1, "content", 0), "thinking_missing"),
     (put("messages", 1, "content", 2, "id", "no good"), "invalid_call_id"),
@@ -243,7 +265,13 @@ RESPONSES_BREAKS: list[tuple[Break, str]] = [
     (put("input", 4, "output", ""), "blank_text"),
     (drop("input", 4), "tool_result_missing"),
     (lambda body: body["input"].insert(4, {"role": "user", "content": "x"}), "tool_result_missing"),
-    (lambda body: body["input"].insert(4, body["input"][1]), "tool_result_missing"),
+    (lambda body: body["input"].insert(4, body["input"][1]), "duplicate_id"),
+    (lambda body: body["input"].insert(4, thought("rs_2")), "reasoning_alone"),
+    (lambda body: body["input"].insert(3, thought("rs_2")), "sound"),
+    (lambda body: body["input"].insert(2, {"type": "web_search_call", "id": "ws_1"}), "sound"),
+    (lambda body: body["input"].insert(2, {"type": "web_search_call", "id": "x_1"}), "invalid_id"),
+    (lambda body: body["input"].insert(2, {"type": "web_search_call"}), "invalid_id"),
+    (lambda body: body["input"].insert(4, {"type": "web_search_call", "id": "ws_1"}), "tool_result_missing"),
     (lambda body: body["input"].append({"role": "assistant", "content": "x"}), "assistant_last"),
 ]
 

@@ -4,107 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.recorded import SIGNED, answer, call, draft, prompt_of, record, result, step, text, told, user
 from turnlane.activities.projection import INTERRUPTED_MARKER, Verdict, project, project_with_decisions
 from turnlane.activities.prompt_check import check_prompt
-from turnlane.records.base import ProviderEnvelope
 from turnlane.records.lane import Taken
 from turnlane.records.messages import (
     FilePart,
-    Message,
     MessageStatus,
-    Part,
     ProviderPart,
     ReasoningPart,
     Role,
-    TextPart,
     ToolApprovalRequestPart,
     ToolApprovalResponsePart,
-    ToolCallPart,
     ToolOutcome,
     ToolResultPart,
 )
-from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, Speaker
-from turnlane.store.protocol import HistoryMessage, HistoryStep
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SIGNED = ProviderEnvelope(provider="anthropic", data={"type": "thinking", "thinking": "hm", "signature": "s"})
-
-
-def text(words: str) -> TextPart:
-    return TextPart(text=words)
-
-
-def call(call_id: str) -> ToolCallPart:
-    return ToolCallPart(call_id=call_id, tool_name="look", input={"q": call_id})
-
-
-def result(call_id: str, outcome: ToolOutcome = ToolOutcome.SUCCESS) -> ToolResultPart:
-    return ToolResultPart(call_id=call_id, tool_name="look", outcome=outcome, output=f"found {call_id}")
-
-
-def step(number: int, *parts: Part, results: Sequence[ToolResultPart] = ()) -> HistoryStep:
-    return HistoryStep(step=number, parts=parts, results=tuple(results))
-
-
-def record(
-    message_id: str,
-    role: Role,
-    *parts: Part,
-    status: MessageStatus = MessageStatus.COMMITTED,
-    steps: Sequence[HistoryStep] = (),
-) -> HistoryMessage:
-    message = Message(
-        id=message_id,
-        conversation_id="c",
-        run_id="r" if role is Role.ASSISTANT else None,
-        role=role,
-        status=status,
-        parts=parts,
-        created_at=NOW,
-        updated_at=NOW,
-    )
-    return HistoryMessage(message=message, steps=tuple(steps))
-
-
-def user(message_id: str, words: str = "hi") -> HistoryMessage:
-    return record(message_id, Role.USER, text(words))
-
-
-def answer(message_id: str, *steps: HistoryStep, status: MessageStatus = MessageStatus.COMPLETED) -> HistoryMessage:
-    return record(message_id, Role.ASSISTANT, status=status, steps=steps)
-
-
-def draft(*steps: HistoryStep) -> HistoryMessage:
-    return answer("draft", *steps, status=MessageStatus.STREAMING)
-
-
-def prompt_of(*history: HistoryMessage, taken: Sequence[Taken] = (), at: int = 0, instructions: str = "") -> Prompt:
-    """Project, and hold every projection of this file to the invariants."""
-    prompt = project(history, taken=taken, instructions=instructions, tools=(), step=at)
-    assert check_prompt(prompt) == []
-    return prompt
-
-
-def told(prompt: Prompt) -> list[tuple[str, list[str]]]:
-    """A prompt in short: each speaker with texts, `?id` for calls and `!id` for results."""
-    return [(message.speaker.value, [_short(part) for part in message.parts]) for message in prompt.messages]
-
-
-def _short(part: object) -> str:
-    if isinstance(part, TextPart):
-        return part.text
-    if isinstance(part, ReasoningPart):
-        return f"~{part.text}"
-    if isinstance(part, PromptFile):
-        return part.url or part.file_id or part.data or ""
-    assert isinstance(part, ToolCallPart | ToolResultPart)
-    return f"{'?' if isinstance(part, ToolCallPart) else '!'}{part.call_id}"
+from turnlane.records.prompt import Prompt, PromptMessage, Speaker
+from turnlane.store.protocol import HistoryMessage
 
 
 def last_result(prompt: Prompt) -> ToolResultPart:

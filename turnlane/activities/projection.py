@@ -235,6 +235,7 @@ class _Walk:
             return Verdict.EMPTY
         if (refused := self._leads(item)) is not None:
             return refused
+        self.writer.yield_floor()
         return self._heard(item, self._steps(item, steps, is_live=True))
 
     def _settled(self, item: HistoryMessage) -> Verdict:

@@ -67,13 +67,17 @@ class PromptWriter:
 
     def messages(self) -> tuple[PromptMessage, ...]:
         """What was collected. The model is to speak next, so it ends with what somebody else said."""
-        if not self._turns or self._turns[-1].speaker is Speaker.ASSISTANT:
-            self._note()
+        self.yield_floor()
         # Made of parts that are valid already: checking them again would be most of a long projection.
         return tuple(
             PromptMessage.model_construct(speaker=turn.speaker, parts=tuple(turn.parts), record_id=turn.record_id)
             for turn in self._turns
         )
+
+    def yield_floor(self) -> None:
+        """See to it that the assistant may speak next: that somebody else spoke last."""
+        if not self._turns or self._turns[-1].speaker is Speaker.ASSISTANT:
+            self._note()
 
     def user(self, record_id: str, parts: list[PromptPart]) -> None:
         """Append what a user said."""

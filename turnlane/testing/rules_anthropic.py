@@ -14,7 +14,17 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _ANY_LIMIT = 2**31
 _USER_BLOCKS = ("text", "image", "document", "tool_result", "search_result")
-_ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
+_HOSTED_RESULTS = (
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+)
+_ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", *_HOSTED_RESULTS)
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_CACHE_POINTS = 4
 
 
 def check_messages(asked: Asked) -> None:
@@ -29,6 +39,7 @@ def check_messages(asked: Asked) -> None:
     _check_tools(asked.body.get("tools") or ())
     messages = asked.body.get("messages")
     require(isinstance(messages, list) and messages, "messages_missing", "messages is a non-empty list")
+    _check_cache_points(asked.body)
     _check_turns(messages or [])
     _check_thinking_kept(asked.body, messages or [])
 
@@ -64,6 +75,14 @@ def _check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         require(
             isinstance(schema, dict) and schema.get("type") == "object", "invalid_schema", "input_schema is an object"
         )
+
+
+def _check_cache_points(body: Mapping[str, Any]) -> None:
+    system = body.get("system")
+    said = [message.get("content") for message in body["messages"] if isinstance(message, dict)]
+    lists = [given for given in (body.get("tools"), system, *said) if isinstance(given, list)]
+    points = [block for given in lists for block in given if isinstance(block, dict) and block.get("cache_control")]
+    require(len(points) <= _CACHE_POINTS, "too_many_cache_points", f"at most {_CACHE_POINTS} blocks have cache_control")
 
 
 def _check_turns(messages: Sequence[Any]) -> None:
@@ -106,10 +125,22 @@ def _check_results(blocks: Sequence[Mapping[str, Any]], open_calls: list[str], w
         elif block["type"] == "tool_result":
             require(position < len(answers), "tool_result_late", f"{where}: results stand before other content")
             _check_result(block, where)
+        elif block["type"] in ("image", "document"):
+            _check_source(block, where)
+
+
+def _check_source(block: Mapping[str, Any], where: str) -> None:
+    source = block.get("source") or {}
+    has = {"base64": source.get("data"), "url": source.get("url"), "file": source.get("file_id"), "text": True}
+    require(has.get(str(source.get("type"))), "invalid_source", f"{where}: a file without what it says it has")
+    if source["type"] == "base64":
+        kinds = _IMAGES if block["type"] == "image" else ("application/pdf",)
+        require(source.get("media_type") in kinds, "invalid_media_type", f"{where}: no such {block['type']}")
 
 
 def _check_result(block: Mapping[str, Any], where: str) -> None:
     content = block.get("content")
+    require(isinstance(block.get("is_error", False), bool), "invalid_block", f"{where}: is_error is true or false")
     if not isinstance(content, list):
         require_said(content, f"{where}: a tool result")
         return
@@ -122,6 +153,7 @@ def _check_result(block: Mapping[str, Any], where: str) -> None:
 def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], where: str) -> list[str]:
     """Check an assistant message and return its calls."""
     calls: list[str] = []
+    hosted: set[str] = set()
     for block in blocks:
         kind = block.get("type")
         require(kind in _ASSISTANT_BLOCKS, "invalid_block", f"{where} has a block no assistant may send")
@@ -130,6 +162,11 @@ def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], where: str)
             require_said(block.get("text"), where)
         elif kind == "tool_use":
             calls.append(_check_call(block, seen, where))
+        elif kind == "server_tool_use":
+            hosted.add(_check_call(block, seen, where))
+        elif kind in _HOSTED_RESULTS:
+            known = block.get("tool_use_id") in hosted
+            require(known, "tool_result_unexpected", f"{where}: no server tool was called for this result")
         else:
             _check_thought(block, where)
     last = blocks[-1].get("type")
@@ -152,7 +189,7 @@ def _check_thought(block: Mapping[str, Any], where: str) -> None:
         require(block.get("data"), "thinking_unsigned", f"{where}: redacted thinking without its data")
         return
     thinking, signature = block.get("thinking"), block.get("signature")
-    require_said(thinking, f"{where}: thinking")
+    require(isinstance(thinking, str), "text_missing", f"{where}: thinking has no text")
     require(signature, "thinking_unsigned", f"{where}: thinking without its signature")
     require(signature == seal(str(thinking)), "invalid_signature", f"{where}: the signature does not fit the thinking")
 

@@ -22,6 +22,15 @@ from turnlane.testing.wire import (
 _BEHIND = re.compile(r"_(rs_\d+)$")
 _INPUT = ("input_text", "input_image", "input_file")
 _OUTPUT = ("output_text", "refusal")
+_HOSTED = {
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "image_generation_call": "ig",
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+}
+"""What the provider's own tools leave behind, and how its ids begin."""
 
 
 def check_responses(asked: Asked) -> None:
@@ -48,6 +57,7 @@ class _Walk:
     open_calls: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     given: set[str] = field(default_factory=set)
+    ids: set[str] = field(default_factory=set)
     reasoning: str | None = None
 
     def check(self) -> None:
@@ -56,6 +66,7 @@ class _Walk:
             "function_call": self._call,
             "function_call_output": self._output,
             "reasoning": self._reasoning,
+            **dict.fromkeys(_HOSTED, self._hosted),
         }
         for position, item in enumerate(self.items):
             where = f"input[{position}]"
@@ -91,16 +102,17 @@ class _Walk:
 
     def _output(self, item: Mapping[str, Any], where: str) -> None:
         call_id = item.get("call_id")
+        require(self.reasoning is None, "reasoning_alone", f"before {where}: reasoning without its following item")
         require(call_id in self.open_calls, "tool_result_unexpected", f"{where}: no open call for this output")
         self.open_calls.discard(str(call_id))
         check_content(item.get("output"), where, _INPUT)
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
         item_id, summary = item.get("id"), item.get("summary")
-        require(not self.open_calls, "tool_result_missing", f"before {where}: calls without an output")
         require(isinstance(item_id, str) and item_id.startswith("rs"), "invalid_id", f"{where}: the id begins with rs")
         require(isinstance(summary, list), "invalid_item", f"{where} has no summary")
         require(self.reasoning is None, "reasoning_alone", f"before {where}: reasoning without its following item")
+        self._once(item_id, where)
         encrypted = item.get("encrypted_content")
         require(encrypted or self.stored, "reasoning_not_stored", f"{where}: not stored, and not sent along either")
         if encrypted:
@@ -110,6 +122,15 @@ class _Walk:
         self.reasoning = str(item_id)
         self.given.add(self.reasoning)
 
+    def _hosted(self, item: Mapping[str, Any], where: str) -> None:
+        require(not self.open_calls, "tool_result_missing", f"before {where}: calls without an output")
+        require(item.get("id"), "invalid_id", f"{where} has no id")
+        self._identified(item, _HOSTED[item["type"]], where)
+
+    def _once(self, item_id: object, where: str) -> None:
+        require(item_id not in self.ids, "duplicate_id", f"{where}: an item given twice")
+        self.ids.add(str(item_id))
+
     def _identified(self, item: Mapping[str, Any], prefix: str, where: str) -> None:
         """Check an item's id, and that an item given out behind reasoning comes behind that reasoning."""
         self.reasoning = None
@@ -117,6 +138,7 @@ class _Walk:
         if item_id is None:
             return
         require(str(item_id).startswith(prefix), "invalid_id", f"{where}: the id begins with {prefix}")
+        self._once(item_id, where)
         behind = _BEHIND.search(str(item_id))
         if behind is not None:
             require(
