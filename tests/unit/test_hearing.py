@@ -75,7 +75,8 @@ async def test_a_function_that_fails_is_named_and_what_it_said_is_not(
     function: Callable[..., Any], name: str, code: str, record_id: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(ApplicationFailedError) as caught:
-        options = HistoryOptions(**{name: function})
+        chosen: dict[str, Any] = {name: function}
+        options = HistoryOptions(**chosen)
         await hear([SEEN], options, taken=(), tools=(), step=0, now=NOW)
 
     assert (code, record_id) == (caught.value.code, caught.value.record_id)

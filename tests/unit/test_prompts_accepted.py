@@ -139,12 +139,12 @@ class Drawn:
     def hosted(self, provider: str) -> list[Part]:
         """What a tool of the provider's own leaves behind."""
         if provider == "openai":
-            item = {"type": "web_search_call", "id": self.next("ws"), "status": "completed"}
+            item: JsonObject = {"type": "web_search_call", "id": self.next("ws"), "status": "completed"}
             return [ProviderPart(envelope=ProviderEnvelope(provider=provider, data=item))]
         if provider == "openai-chat":
             return []
         call_id = self.next("srvtoolu")
-        blocks: list[dict[str, Any]] = [
+        blocks: list[JsonObject] = [
             {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {}},
             {"type": "web_search_tool_result", "tool_use_id": call_id, "content": []},
         ]
