@@ -22,7 +22,7 @@ SEEN = record("u", Role.USER, text("see"), FILE)
 
 
 async def heard(*history: HistoryMessage, taken: Sequence[Taken] = (), at: int = 0, **options: Any) -> Prompt:
-    return await hear(history, HistoryOptions(**options), taken=taken, tools=(), step=at, now=NOW)
+    return await hear(history, HistoryOptions(**options), taken=taken, tools=(), step=at, now=NOW, kept=None)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_a_function_that_fails_is_named_and_what_it_said_is_not(
     with caplog.at_level(logging.ERROR), pytest.raises(ApplicationFailedError) as caught:
         chosen: dict[str, Any] = {name: function}
         options = HistoryOptions(**chosen)
-        await hear([SEEN], options, taken=(), tools=(), step=0, now=NOW)
+        await hear([SEEN], options, taken=(), tools=(), step=0, now=NOW, kept=None)
 
     assert (code, record_id) == (caught.value.code, caught.value.record_id)
     assert ("test_hearing.py" in caplog.text) is (function is broken)
