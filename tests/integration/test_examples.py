@@ -79,3 +79,11 @@ async def test_a_long_conversation_goes_on_with_a_summary(server: DevServer, tmp
 
     assert ["I was shown 5 messages and 0 summaries.", "I was shown 3 messages and 1 summaries."] == lines[2:4]
     assert ["summary: Summary of the earlier conversation:", "user: Question 3"] == lines[4:6]
+
+
+async def test_a_prompt_is_made_of_sections_and_cut_to_its_budget(server: DevServer, tmp_path: Path) -> None:
+    assert [
+        "Greet the user. First: I am Ada.",
+        "Do not greet again. First: I am Ada.",
+        "Do not greet again. First: Question 2",
+    ] == await run_example("prompt.py", tmp_path, server.target)

@@ -378,3 +378,23 @@ async def test_a_gate_stops_the_stream_at_its_event(protocol: str) -> None:
         gate.event.set()
 
         assert "abc" == (await call).text
+
+
+async def test_tokens_are_counted_by_what_the_test_says_and_use_up_no_step() -> None:
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with FaultServer([Pass("ok")], counts=lambda body: len(body["messages"])) as server:
+        async with anthropic.AsyncAnthropic(base_url=server.anthropic_url, api_key="test", max_retries=0) as client:
+            counted = await client.messages.count_tokens(**asked)
+            with pytest.raises(anthropic.BadRequestError):
+                await client.messages.count_tokens(**asked, extra_body={"max_tokens": 5})
+
+        assert 1 == counted.input_tokens
+        assert ["m", "m"] == [body["model"] for body in server.counted]
+        assert [] == server.requests
+
+
+async def test_a_server_that_was_told_nothing_counts_nothing() -> None:
+    async with FaultServer([Pass("ok")]) as server:
+        async with anthropic.AsyncAnthropic(base_url=server.anthropic_url, api_key="test", max_retries=0) as client:
+            with pytest.raises(anthropic.NotFoundError):
+                await client.messages.count_tokens(model="m", messages=[{"role": "user", "content": "hi"}])
