@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from turnlane.activities.answers import Answers
 from turnlane.activities.compaction import Compactions
 from turnlane.activities.deliveries import DeliveryWork
 from turnlane.activities.judging import Judging
@@ -22,7 +23,7 @@ from turnlane.activities.lane_work import LaneWork
 from turnlane.activities.provider_step import ProviderSteps
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.tool_calls import ToolCalls
-from turnlane.agent import Agent
+from turnlane.agent import Agent, ApprovalKeys
 from turnlane.records.lane import LaneSettings
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import Store
@@ -43,6 +44,7 @@ def build_worker(
     task_queue: str = TASK_QUEUE,
     settings: LaneSettings | None = None,
     providers: Providers | None = None,
+    approval_keys: ApprovalKeys | None = None,
     graceful_seconds: float = 10.0,
     sandboxed: bool = False,
     **options: Any,
@@ -54,15 +56,17 @@ def build_worker(
     died is offered to the others after two seconds. Give a `build_id` (or a `deployment_config`) to tell
     releases of an application apart in Temporal; without one it is turnlane's version. With `sandboxed`, lanes
     run in the SDK's sandbox, which finds out what a workflow must not do, and costs a fifth of a turn's work; the
-    lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. Raises ValueError for two
-    agents of one name.
+    lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. `approval_keys` sign what
+    people are asked to approve; without them those of `TURNLANE_APPROVAL_KEYS` do, if there are any. Raises
+    ValueError for two agents of one name, and for keys that cannot work.
     """
     by_name = {agent.name: agent for agent in agents}
     if len(by_name) != len(agents):
         raise ValueError("two agents have one name")
+    keys = approval_keys or ApprovalKeys.from_environment()
     work = LaneWork(store, by_name, bus, settings)
     providers = providers or Providers()
-    steps = ProviderSteps(store, by_name, bus, providers)
+    steps = ProviderSteps(store, by_name, bus, providers, keys)
     compactions = Compactions(store, by_name, bus, providers)
     calls = ToolCalls(store, by_name, bus)
     return Worker(
@@ -80,6 +84,7 @@ def build_worker(
             steps.provider_step,
             compactions.compact,
             calls.tool_call,
+            Answers(store, by_name, bus, keys).open_answers,
             Judging(store, by_name).judge_boundary,
             DeliveryWork(store).deliver,
         ],

@@ -34,7 +34,7 @@ from turnlane.records.commands import (
     Settle,
 )
 from turnlane.records.lane import AbortReason, HeadReceipt, LaneHead, LaneRun
-from turnlane.records.messages import Role
+from turnlane.records.messages import Role, ToolApprovalResponsePart
 from turnlane.records.mutations import Absorption, CommitBatch, CommitOutcome, Mutation, MutationKind, SettleRun
 from turnlane.records.runs import RunState, TerminalReason
 from turnlane.store.sql import SqlStore, open_store
@@ -198,7 +198,8 @@ class ReducerMachine(RuleBasedStateMachine):
     def accept(self, policies: list[Policy], coalesce: bool, tool: bool) -> None:
         for policy in policies:
             key = f"k{len(self.book)}"
-            given = message(f"in-{key}", role=Role.TOOL if tool else Role.USER)
+            answer = ToolApprovalResponsePart(approval_id=f"apr-{key}", approved=True)
+            given = message(f"in-{key}", role=Role.TOOL, parts=(answer,)) if tool else message(f"in-{key}")
             self._accept(accept(key, policy=policy, coalesce=coalesce, message=given))
 
     @rule(key=KEYS, other=KEYS, policy=POLICIES, wrong=st.integers(min_value=0, max_value=9))
@@ -230,7 +231,9 @@ class ReducerMachine(RuleBasedStateMachine):
             assert isinstance(decision, Duplicate)
             assert booked.receipt == decision.receipt
         elif booked is not None:
-            assert isinstance(decision, Refusal) and decision.code is RefusalCode.KEY_CONFLICT
+            is_answer = command.message.role is Role.TOOL
+            expected = RefusalCode.DECIDED if is_answer else RefusalCode.KEY_CONFLICT
+            assert isinstance(decision, Refusal) and expected is decision.code
 
     def is_taken_elsewhere(self, command: Accept) -> bool:
         """Whether an id is one that an ended run has: the lane asks its store that, before the reducer."""

@@ -10,6 +10,7 @@ from turnlane.activities.catalog_step import DeferredCalls
 from turnlane.activities.providers.base import Opaque, Source, ToolCall
 from turnlane.agent.agent import Agent
 from turnlane.agent.tools import Tool
+from turnlane.records.approvals import CallOrigin
 from turnlane.records.base import Json, ProviderEnvelope, clean_json, clean_text
 from turnlane.records.messages import (
     FilePart,
@@ -19,6 +20,8 @@ from turnlane.records.messages import (
     RefusalPart,
     SourcePart,
     TextPart,
+    ToolApprovalRequestPart,
+    ToolApprovalResponsePart,
     ToolCallPart,
     ToolOutcome,
     ToolResultPart,
@@ -166,6 +169,26 @@ class Draft:
         """The tool of this name, if the run has it: an agent may have several sets of tools."""
         return self._agent.tool(name) if self.deferred is None or name in self.deferred.known else None
 
+    def ask(self, call: NewCall, request: ToolApprovalRequestPart) -> None:
+        """Record that a call waits for somebody's approval."""
+        self._entries.append(_Whole(request))
+        asked = {"approval_id": request.approval_id, "approval_expires_at": request.expires_at}
+        self._replace(call, call.model_copy(update=asked))
+
+    def decide(
+        self,
+        call: NewCall,
+        request: ToolApprovalRequestPart,
+        response: ToolApprovalResponsePart,
+        result: ToolResultPart | None,
+    ) -> None:
+        """Record how the agent's rules decided a call; one that they denied has its result."""
+        self._entries += [_Whole(request), _Whole(response)]
+        self._replace(call, call.model_copy(update={"result": result}))
+
+    def _replace(self, call: NewCall, replacement: NewCall) -> None:
+        self.calls[self.calls.index(call)] = replacement
+
     def parts(self) -> tuple[Part, ...]:
         """Everything so far, as message parts."""
         return tuple(entry.part() for entry in self._entries)
@@ -180,13 +203,22 @@ class Draft:
             # The name of a tool that does not exist is the model's own words, and those stay out of histories.
             name = call.tool_name if tool is not None else UNKNOWN_TOOL
             return CallRef(call_id=call.call_id, tool_name=name, slot=call.slot, refused=True)
-        return CallRef(
-            call_id=call.call_id,
-            tool_name=call.tool_name,
-            slot=call.slot,
-            max_attempts=tool.max_attempts,
-            seconds=tool.timeout + TOOL_SLACK_SECONDS,
-        )
+        return call_ref(tool, call.call_id, call.slot, is_awaiting=call.approval_id is not None)
+
+
+def call_ref(
+    tool: Tool, call_id: str, slot: int, origin: CallOrigin | None = None, *, is_awaiting: bool = False
+) -> CallRef:
+    """A call that can run, as its lane needs it."""
+    return CallRef(
+        call_id=call_id,
+        tool_name=tool.name,
+        slot=slot,
+        max_attempts=tool.max_attempts,
+        seconds=tool.timeout + TOOL_SLACK_SECONDS,
+        awaiting=is_awaiting,
+        origin=origin,
+    )
 
 
 def _no_constants(name: str) -> float:

@@ -17,8 +17,7 @@ class StoreLog:
     def __init__(self, store: Store, request: CallRequest) -> None:
         self._store = store
         self._request = request
-        fence = request.fence
-        self._scope = call_scope(fence.run_id, fence.step, request.tool_name, request.call_id)
+        self._scope = call_scope(request.asking_run_id, request.asking_step, request.tool_name, request.call_id)
 
     async def load(self) -> Sequence[DurableEntry]:
         """Return what this call recorded so far."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio import activity
 
+from turnlane.activities.answer_checks import check_answers, refuse_hidden_answers
 from turnlane.activities.budgets import check_budget
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
@@ -155,7 +156,7 @@ class LaneWork:
             )
             try:
                 written = await self._store.finish_call(
-                    request.fence, request.assistant_message_id, call.slot, result, utc_now()
+                    request.fence, request.assistant_message_id, call.slot, result, utc_now(), origin=call.origin
                 )
             except StaleFenceError:
                 return False
@@ -179,7 +180,11 @@ class LaneWork:
     async def _prepare(
         self, request: PrepareAdmissions, item: Input, receipt: StoredReceipt | None
     ) -> Policy | KnownReceipt | RefusedInput:
-        if receipt is not None:
+        # Another answer to the same approval has the same key: its giver is told how that was decided.
+        is_other = (
+            item.role is Role.TOOL and receipt is not None and receipt.receipt.content_digest != item.content_digest
+        )
+        if receipt is not None and not is_other:
             return await self._known(receipt)
         try:
             return await self._check(request, item)
@@ -187,7 +192,8 @@ class LaneWork:
             if error.retryable:
                 raise
             fields = tuple(error.details.get("fields", ()))
-            return RefusedInput(code=error.code, message=error.message, fields=fields)
+            decision = error.details.get("decision")
+            return RefusedInput(code=error.code, message=error.message, fields=fields, decision=decision)
 
     async def _known(self, stored: StoredReceipt) -> KnownReceipt:
         receipt = stored.receipt
@@ -230,19 +236,32 @@ class LaneWork:
         agent = self._agent_of(request, item)
         if agent is None:
             raise UnknownAgentError("no agent of this name is served here; name one that a worker serves")
+        if item.role is Role.TOOL:
+            return await self._check_answer(request, item, agent)
         _check_object("context", item.context, agent.context, agent.limits.metadata_bytes)
         _check_object("metadata", item.metadata, agent.metadata, agent.limits.metadata_bytes)
         parts = await self._check_content(request.conversation_id, item, agent)
         await preflight(agent, request, item, parts)
         await self._check_ids(request.conversation_id, item)
-        if item.role is not Role.TOOL:
-            await check_budget(self._store, agent, request.conversation_id)
+        await check_budget(self._store, agent, request.conversation_id)
         return _policy(agent, request, item)
+
+    async def _check_answer(self, request: PrepareAdmissions, item: Input, agent: Agent) -> Policy:
+        """Check an approval answer. It brings no context of its own as a rule, and joins no run in flight."""
+        for name, value, model in (
+            ("context", item.context, agent.context),
+            ("metadata", item.metadata, agent.metadata),
+        ):
+            _check_object(name, value, None if value is None else model, agent.limits.metadata_bytes)
+        await self._check_ids(request.conversation_id, item)
+        await check_answers(self._store, agent, request, item, utc_now())
+        return Policy.QUEUE if item.policy in (None, Policy.INJECT) else item.policy
 
     async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> tuple[InputPart, ...]:
         parts = item.content
         if item.blob is not None:
             parts = await self._blob_parts(conversation_id, item.blob, agent)
+        refuse_hidden_answers(item, parts)
         await check_files(self._store, conversation_id, parts, agent.limits.files)
         return parts
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
+from turnlane.activities.approving import Approving
 from turnlane.activities.budgets import budget_stop
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import NOTHING, Spent, request_evidence, response_evidence
@@ -46,13 +47,15 @@ from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
 from turnlane.agent.agent import Agent
+from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.models import Model
 from turnlane.agent.pricing import with_cost
+from turnlane.records.approvals import AskedApproval
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase, TerminalReason
-from turnlane.records.steps import Fence, FinishReason, StepEnd, StepOutcome, StepRequest
+from turnlane.records.steps import RUNS_CALLS, Fence, FinishReason, StepEnd, StepOutcome, StepRequest
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import StepFinish, StepStart, Store, Written
 
@@ -65,11 +68,19 @@ _PATIENCE: dict[Cut, float | None] = {Cut.ABORT: None, Cut.SHUTDOWN: 5.0, Cut.LO
 class ProviderSteps:
     """The `provider_step` activity. One instance serves all lanes of the process."""
 
-    def __init__(self, store: Store, agents: Mapping[str, Agent], bus: EventBus, providers: Providers) -> None:
+    def __init__(
+        self,
+        store: Store,
+        agents: Mapping[str, Agent],
+        bus: EventBus,
+        providers: Providers,
+        keys: ApprovalKeys | None = None,
+    ) -> None:
         self._store = store
         self._agents = agents
         self._bus = bus
         self._providers = providers
+        self._keys = keys
 
     @activity.defn(name="provider_step")
     @as_failures
@@ -81,7 +92,7 @@ class ProviderSteps:
         if agent is None:
             return _failed(attempt, FailureClass.APPLICATION, "UNKNOWN_AGENT")
         async with heartbeats():
-            step = _Step(self._store, self._bus, self._providers, agent, request, fence)
+            step = _Step(self._store, self._bus, self._providers, agent, request, fence, self._keys)
             try:
                 with moved_at_shutdown():
                     return await step.make()
@@ -113,7 +124,14 @@ class _Step:
     """One attempt of one step."""
 
     def __init__(
-        self, store: Store, bus: EventBus, providers: Providers, agent: Agent, request: StepRequest, fence: Fence
+        self,
+        store: Store,
+        bus: EventBus,
+        providers: Providers,
+        agent: Agent,
+        request: StepRequest,
+        fence: Fence,
+        keys: ApprovalKeys | None,
     ) -> None:
         self._store = store
         self._bus = bus
@@ -122,6 +140,8 @@ class _Step:
         self._request = request
         self._fence = fence
         self._publisher = Publisher(bus, fence, "model", fence.attempt, utc_now)
+        self._keys = keys
+        self._asked: tuple[AskedApproval, ...] = ()
         self._draft = Draft(agent)
         self._progress = _Progress()
         self._model = agent.own_model
@@ -185,6 +205,7 @@ class _Step:
             async with contextlib.aclosing(_closable(provider.stream(request))) as stream:
                 await self._read(stream)
             failure = self._settled()
+            self._asked = await self._approved()
         except asyncio.CancelledError:
             return await self._cut_short()
         except TimeoutError:
@@ -285,6 +306,13 @@ class _Step:
             raise AssertionError("a stream that was read to its end has a finish")
         return settle_draft(self._draft, finish, self._model.provider)
 
+    async def _approved(self) -> tuple[AskedApproval, ...]:
+        """Have the step's calls judged by the agent's rules of approval, if they will run; what a person is asked."""
+        finish = self._progress.finish
+        if finish is None or finish.reason not in RUNS_CALLS:
+            return ()
+        return await Approving(self._store, self._agent, self._keys).judge_step(self._draft, self._fence)
+
     async def _judged(self, outcome: StepOutcome) -> StepOutcome:
         """What the agent says of the answer, if this step is the run's last and its agent judges."""
         if self._agent.accept is None or outcome.runs_its_calls:
@@ -342,6 +370,7 @@ class _Step:
             input_tokens=usage.input_tokens.value if usage else None,
             output_tokens=usage.output_tokens.value if usage else None,
             facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,
+            asked=self._asked if end is StepEnd.FINISHED else (),
         )
 
     def _is_unbilled(self, failure: Failure | None) -> bool:

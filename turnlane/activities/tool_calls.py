@@ -88,7 +88,12 @@ class ToolCalls:
         durable = _durable_call(request, tool) if tool is not None and tool.durable else None
         return await persist(
             lambda: self._store.begin_call(
-                request.fence, request.assistant_message_id, request.slot, utc_now(), durable=durable
+                request.fence,
+                request.assistant_message_id,
+                request.slot,
+                utc_now(),
+                durable=durable,
+                origin=request.origin,
             )
         )
 
@@ -102,7 +107,13 @@ class ToolCalls:
         spill = None if shown.spilled is None else Spill(data=shown.spilled, media_type=shown.media_type)
         written = await persist(
             lambda: self._store.finish_call(
-                request.fence, request.assistant_message_id, request.slot, result, utc_now(), spill=spill
+                request.fence,
+                request.assistant_message_id,
+                request.slot,
+                result,
+                utc_now(),
+                spill=spill,
+                origin=request.origin,
             )
         )
         for event in written.events:
@@ -121,7 +132,7 @@ class ToolCalls:
         self, request: CallRequest, agent: Agent | None, tool: Tool | None, start: CallStart, attempt: int
     ) -> ToolReply | SuspendedCall:
         fence = request.fence
-        run = await persist(lambda: self._store.load_run_context(fence.conversation_id, fence.run_id))
+        run = await persist(lambda: self._store.load_run_context(fence.conversation_id, request.asking_run_id))
         if agent is None or tool is None or run is None:
             return _coded("UNKNOWN_TOOL", "there is no tool of this name here")
         if start.started_before and tool.max_attempts == 1:
@@ -179,8 +190,8 @@ INTERRUPTED_MESSAGE = "The call was interrupted; its effects are unknown."
 def _context(request: CallRequest, run: RunContext, attempt: int) -> ToolContext:
     return ToolContext(
         conversation_id=request.fence.conversation_id,
-        run_id=request.fence.run_id,
-        step_number=request.fence.step,
+        run_id=request.asking_run_id,
+        step_number=request.asking_step,
         call_id=request.call_id,
         agent=request.agent,
         tenant=run.tenant,
@@ -199,6 +210,7 @@ def _durable_call(request: CallRequest, tool: Tool) -> SuspendedCall:
         slot=request.slot,
         max_attempts=tool.max_attempts,
         seconds=tool.timeout + TOOL_SLACK_SECONDS,
+        origin=request.origin,
     )
 
 

@@ -107,6 +107,14 @@ class Tool:
         """The tool as a model sees it."""
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
 
+    def accepts(self, arguments: Json) -> bool:
+        """Whether the arguments fit the tool's parameters."""
+        try:
+            self.signature.arguments.model_validate_json(canonical_json(arguments))
+        except ValidationError:
+            return False
+        return isinstance(arguments, dict)
+
     async def invoke(
         self, ctx: ToolContext, arguments: Json, *, hooks: CallHooks = NO_HOOKS, on_error: ErrorHook | None = None
     ) -> ToolReply:

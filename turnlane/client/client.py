@@ -15,6 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 
 from turnlane.agent.files import Upload
+from turnlane.client.approving import Approving
 from turnlane.client.awaiting import Awaiting
 from turnlane.client.delivering import deliver
 from turnlane.client.lane_calls import LaneCalls, NoLane, answer, our_errors
@@ -57,7 +58,7 @@ _PARTS: TypeAdapter[tuple[InputPart, ...]] = TypeAdapter(tuple[InputPart, ...])
 Via = Literal["update", "signal"]
 
 
-class Turnlane:
+class Turnlane(Approving):
     """Conversations with agents, from an application's side.
 
     `store` and `bus` are those of the workers. With them results and events come from there, which costs
@@ -139,11 +140,10 @@ class Turnlane:
         with the same key.
         """
         checked_id("conversation_id", conversation_id)
-        chosen = uuid.uuid4().hex if key is None else key
         given = input_of(
             await keep_uploads(self._store, conversation_id, content, self._limits.files),
             policy,
-            key=chosen,
+            key=uuid.uuid4().hex if key is None else key,
             role=role,
             agent=agent,
             tenant=tenant,
@@ -151,13 +151,16 @@ class Turnlane:
             metadata=metadata,
             record_ids=record_ids,
         )
+        return await self._send(conversation_id, given, via)
+
+    async def _send(self, conversation_id: str, given: Input, via: Via) -> Ticket:
         placed = await self._place(conversation_id, given)
         if via == "signal":
             return await self._signal(conversation_id, placed)
         try:
             return await self._update(conversation_id, placed)
         except (NoLane, WorkersUnavailableError, LaneClosingError, LaneSupersededError):
-            logger.info("no worker answered, or its lane was lost; the input %s goes as a signal", chosen)
+            logger.info("no worker answered, or its lane was lost; the input %s goes as a signal", given.key)
             return await self._signal(conversation_id, placed)
 
     async def _place(self, conversation_id: str, given: Input) -> Input:

@@ -28,6 +28,7 @@ from temporalio.service import RPCStatusCode
 
 from turnlane.client.requests import lane_id
 from turnlane.records.admissions import Input, SubmitReply
+from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.compaction import CompactReply, CompactRequest
 from turnlane.records.errors import (
@@ -194,6 +195,11 @@ class LaneCalls:
     async def query_runs(self, conversation_id: str) -> list[RunLine]:
         """Ask a lane for its active runs."""
         reply: list[RunLine] = await self._query(conversation_id, "runs", list[RunLine])
+        return reply
+
+    async def query_approvals(self, conversation_id: str) -> list[AskedApproval]:
+        """Ask a lane for the latest approvals that wait."""
+        reply: list[AskedApproval] = await self._query(conversation_id, "pending_approvals", list[AskedApproval])
         return reply
 
     async def query_end(self, conversation_id: str, run_id: str) -> WaitReply:

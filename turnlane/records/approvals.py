@@ -94,6 +94,14 @@ class RespondRequest(Payload):
     responder: Name | None = None
 
 
+class CallOrigin(Payload):
+    """Where a call stands that an earlier run asked for: its run, the message of its answer, and the step."""
+
+    run_id: RecordId
+    message_id: RecordId
+    step: int
+
+
 class AskedApproval(Payload):
     """An approval that a lane knows to be pending: its id, and when it lapses."""
 

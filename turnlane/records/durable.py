@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from turnlane.records.approvals import CallOrigin
 from turnlane.records.base import Json, Name, Payload, RecordId, Timestamp, derived_id
 from turnlane.records.limits import KIB
 
@@ -65,6 +66,7 @@ class SuspendedCall(Payload):
     max_attempts: int = 1
     seconds: float = 300.0
     suspension: Suspension | None = None
+    origin: CallOrigin | None = None
 
 
 class Delivery(Payload):

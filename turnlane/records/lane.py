@@ -145,6 +145,9 @@ class RunProgress(Payload):
     `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
     waits for, so that no step follows.
     `without_files` says that a provider refused a file, so that files are told by their names from now on.
+    `answered` says that the approvals it answers were acted on, at a step before the first one, and `waits` that
+    others must be answered before a model is called. `asked` are approvals that its last step waits for, so
+    that no step follows.
     With `suspended` the step itself is made, and these of its tool calls wait for something.
     """
 
@@ -158,6 +161,7 @@ class RunProgress(Payload):
     compacted: bool = False
     answered: bool = False
     asked: tuple[AskedApproval, ...] = ()
+    waits: bool = False
     model: int = 0
     without_files: bool = False
     suspended: tuple[SuspendedCall, ...] = ()

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from turnlane.records.admissions import Input, Policy
-from turnlane.records.approvals import AskedApproval
+from turnlane.records.approvals import AskedApproval, CallOrigin
 from turnlane.records.base import Name, Payload, RecordId
 from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, Taken
@@ -65,14 +65,6 @@ class StepRequest(Payload):
     model: int = 0
     used_tokens: int | None = None
     without_files: bool = False
-
-
-class CallOrigin(Payload):
-    """Where a call stands that an earlier run asked for: its run, the message of its answer, and the step."""
-
-    run_id: RecordId
-    message_id: RecordId
-    step: int
 
 
 class CallRef(Payload):
@@ -189,6 +181,16 @@ class CallRequest(Payload):
     slot: int
     origin: CallOrigin | None = None
     tried: int = 0
+
+    @property
+    def asking_run_id(self) -> str:
+        """The run that asked for the call: its own, or the one whose question was answered since."""
+        return self.fence.run_id if self.origin is None else self.origin.run_id
+
+    @property
+    def asking_step(self) -> int:
+        """The step in which the call was asked for."""
+        return self.fence.step if self.origin is None else self.origin.step
 
 
 class CallOutcome(Payload):

@@ -17,6 +17,7 @@ from turnlane.records.approvals import (
     AnsweredCall,
     ApprovalState,
     AskedApproval,
+    CallOrigin,
     PendingApproval,
     RunAnswers,
     StoredApproval,
@@ -32,7 +33,7 @@ from turnlane.records.messages import (
     ToolCallPart,
     ToolOutcome,
 )
-from turnlane.records.steps import CallOrigin, Fence
+from turnlane.records.steps import Fence
 from turnlane.store.content import MODEL, load_messages
 from turnlane.store.pages import check_limit
 from turnlane.store.rows import load_ids, load_parts

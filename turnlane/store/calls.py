@@ -7,12 +7,13 @@ from datetime import datetime
 from pydantic import JsonValue
 from sqlalchemy import Connection, bindparam, case, func, select
 
+from turnlane.records.approvals import CallOrigin
 from turnlane.records.base import JsonObject
 from turnlane.records.durable import SuspendedCall
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.messages import MessageStatus, ToolCallPart, ToolResultPart
 from turnlane.records.mutations import MutationKind
-from turnlane.records.steps import CallOrigin, Fence
+from turnlane.records.steps import Fence
 from turnlane.store.approvals import check_decided, seated
 from turnlane.store.blobs import put_blob
 from turnlane.store.content import CALL
@@ -74,6 +75,7 @@ def begin_call(
 def suspend_call(connection: Connection, fence: Fence, assistant_id: str, call: SuspendedCall, now: datetime) -> None:
     """Note that a call waits, and for what."""
     check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
+    fence, assistant_id = seated(fence, assistant_id, call.origin)
     _call(connection, fence, assistant_id, call.slot)
     mark_call(connection, fence, call, now)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnlane.records.admissions import BlobRef, Receipt
-from turnlane.records.approvals import PendingApproval, RunAnswers, StoredApproval
+from turnlane.records.approvals import CallOrigin, PendingApproval, RunAnswers, StoredApproval
 from turnlane.records.base import Json, JsonObject, Name, Payload, RecordId, Timestamp
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.events import DurableEvent
@@ -21,7 +21,7 @@ from turnlane.records.messages import Message, Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch, CommitReply
 from turnlane.records.runs import Operation, Run, RunView, Snapshot, TerminalReason
 from turnlane.records.spending import ConversationSpend
-from turnlane.records.steps import CallOrigin, Fence
+from turnlane.records.steps import Fence
 from turnlane.records.turns import PreparedTurn, Seed
 from turnlane.records.usage import Usage
 

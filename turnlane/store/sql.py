@@ -10,7 +10,7 @@ from time import monotonic
 from sqlalchemy.engine import URL
 
 from turnlane.records.admissions import BlobRef
-from turnlane.records.approvals import PendingApproval, RunAnswers, StoredApproval
+from turnlane.records.approvals import CallOrigin, PendingApproval, RunAnswers, StoredApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.errors import StoreUnavailableError
@@ -21,7 +21,7 @@ from turnlane.records.messages import Part, ToolResultPart
 from turnlane.records.mutations import CommitBatch
 from turnlane.records.runs import Operation, Run, RunView, Snapshot
 from turnlane.records.spending import ConversationSpend
-from turnlane.records.steps import CallOrigin, Fence
+from turnlane.records.steps import Fence
 from turnlane.store import (
     approvals,
     blobs,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from turnlane.records.admissions import Policy, Receipt
+from turnlane.records.approvals import ApprovalState, AskedApproval
 from turnlane.records.commands import Accept, Duplicate, Refusal, RefusalCode
-from turnlane.records.lane import HeadReceipt, LaneHead, LaneRun, ids_for_key
-from turnlane.records.messages import Role
+from turnlane.records.lane import ApprovalAnswer, HeadReceipt, LaneHead, LaneRun, ids_for_key
+from turnlane.records.messages import Role, ToolApprovalResponsePart
 from turnlane.records.mutations import AdmitInput, MutationKind, NewRun
 from turnlane.records.runs import QueuePriority
 from turnlane.workflows.decisions import Decision, Transition, apply, in_queue_order, refuse, with_run
@@ -21,7 +22,7 @@ def accept(head: LaneHead, command: Accept, now: datetime) -> Decision:
     known = head.receipt(command.key) or command.known
     if known is not None:
         if known.digest != command.content_digest:
-            return refuse(head, RefusalCode.KEY_CONFLICT)
+            return _conflict(head, command)
         return Duplicate(receipt=known)
     refusal = _admission_refusal(head, command)
     if refusal is not None:
@@ -32,6 +33,31 @@ def accept(head: LaneHead, command: Accept, now: datetime) -> Decision:
     return _join(head, command, target, now) if target else _enqueue(head, command, now)
 
 
+def _conflict(head: LaneHead, command: Accept) -> Refusal:
+    """The refusal of a key that was used for other content: of an answer, because another answer came first."""
+    if command.message.role is not Role.TOOL:
+        return refuse(head, RefusalCode.KEY_CONFLICT)
+    return refuse(head, RefusalCode.DECIDED, detail=_decision(head, command) or "")
+
+
+def _answers(command: Accept) -> tuple[ApprovalAnswer, ...]:
+    """The approvals that an input answers."""
+    parts = command.message.parts if command.message.role is Role.TOOL else ()
+    return tuple(
+        ApprovalAnswer(part.approval_id, part.approved) for part in parts if isinstance(part, ToolApprovalResponsePart)
+    )
+
+
+def _decision(head: LaneHead, command: Accept) -> str | None:
+    """How an approval that the input answers was decided by an input of a run that is still active."""
+    asked = {answer.approval_id for answer in _answers(command)}
+    for run in head.runs if asked else ():
+        for answer in run.answers:
+            if answer.approval_id in asked:
+                return (ApprovalState.APPROVED if answer.approved else ApprovalState.DENIED).value
+    return None
+
+
 def _admission_refusal(head: LaneHead, command: Accept) -> Refusal | None:
     if head.agent is not None and (head.agent, head.tenant) != (command.agent, command.tenant):
         return refuse(head, RefusalCode.AGENT_MISMATCH)
@@ -39,6 +65,9 @@ def _admission_refusal(head: LaneHead, command: Accept) -> Refusal | None:
         return refuse(head, RefusalCode.ID_COLLISION)
     if command.expected_version is not None and command.expected_version != head.version:
         return refuse(head, RefusalCode.CONFLICT)
+    decision = _decision(head, command)
+    if decision is not None:
+        return refuse(head, RefusalCode.DECIDED, detail=decision)
     message = command.message
     if (
         message.role not in (Role.USER, Role.TOOL)
@@ -80,6 +109,7 @@ def _enqueue(head: LaneHead, command: Accept, now: datetime) -> Transition:
         urgent=urgent,
         coalescable=command.coalesce and not urgent and command.message.role is Role.USER,
         offered=_offer(command),
+        answers=_answers(command),
     )
     new_run = NewRun(
         id=run.id,
@@ -132,10 +162,18 @@ def _admit(head: LaneHead, command: Accept, run: LaneRun, effect: AdmitInput, no
             "agent": command.agent,
             "tenant": command.tenant,
             "receipts": kept,
+            "approvals": _still_pending(head, command),
             "receipts_complete": head.receipts_complete and len(kept) == len(receipts),
         }
     )
     return apply(named, MutationKind.ACCEPT, effect, now, run.id, coalesced=effect.run is None)
+
+
+def _still_pending(head: LaneHead, command: Accept) -> tuple[AskedApproval, ...]:
+    answered = {answer.approval_id for answer in _answers(command)}
+    if not answered:
+        return head.approvals
+    return tuple(asked for asked in head.approvals if asked.approval_id not in answered)
 
 
 def pack_receipt(receipt: Receipt, version: int) -> HeadReceipt:

@@ -14,6 +14,7 @@ from turnlane.records.base import JsonObject
 from turnlane.records.commands import Accept, Duplicate, Refusal, RefusalCode
 from turnlane.records.errors import (
     AgentMismatchError,
+    ApprovalDecidedError,
     ConversationActiveError,
     ConversationPurgedError,
     IdempotencyConflictError,
@@ -52,6 +53,7 @@ _REFUSALS: dict[RefusalCode, tuple[type[TurnlaneError], str]] = {
     RefusalCode.AGENT_MISMATCH: (AgentMismatchError, "the conversation has another agent or tenant"),
     RefusalCode.QUEUE_FULL: (QueueFullError, "the lane's queue is full; try again when runs have ended"),
     RefusalCode.UNSAFE: (RunConflictError, "a started run goes back only as replay-safe"),
+    RefusalCode.DECIDED: (ApprovalDecidedError, "another answer to this approval came first"),
     RefusalCode.INVALID: (InvalidInputError, "the command does not make sense"),
 }
 
@@ -59,6 +61,10 @@ _REFUSALS: dict[RefusalCode, tuple[type[TurnlaneError], str]] = {
 def error_of(refusal: Refusal) -> TurnlaneError:
     """The error a caller gets for a refusal: head version and run revision by name."""
     kind, message = _REFUSALS[refusal.code]
+    if refusal.code is RefusalCode.DECIDED:
+        decision = refusal.detail or None
+        told = f"the approval was already decided: {decision}" if decision else message
+        return kind(told, decision=decision, head_version=refusal.head_version)
     return kind(
         refusal.detail or message,
         head_version=refusal.head_version,
@@ -125,7 +131,8 @@ class Admissions:
     def _is_plain(self, pending: Pending) -> bool:
         given, head = pending.input, self._core.head
         return (
-            given.blob is None
+            given.role is Role.USER
+            and given.blob is None
             and given.record_ids is None
             and given.context is None
             and given.metadata is None
@@ -174,8 +181,9 @@ class Admissions:
         if oversize is not None:
             self._refuse(pending, oversize)
             return
-        if isinstance(found, RefusedInput) and core.head.receipt(pending.input.key) is None:
-            self._refuse(pending, error_for(found.code, found.message, {"fields": list(found.fields)}))
+        refused = _refused(found) if isinstance(found, RefusedInput) else None
+        if refused is not None and core.head.receipt(pending.input.key) is None:
+            self._refuse(pending, refused)
             return
         known = found if isinstance(found, KnownReceipt) else None
         policy = found if isinstance(found, Policy) else Policy.QUEUE
@@ -186,7 +194,8 @@ class Admissions:
             lambda error: self._refuse(pending, error),
         )
         if isinstance(decision, Refusal):
-            self._refuse(pending, error_of(decision))
+            named = refused if decision.code is RefusalCode.DECIDED else None
+            self._refuse(pending, named or error_of(decision))
         elif isinstance(decision, Duplicate):
             self._answer_duplicate(pending, decision.receipt, known)
         else:
@@ -214,7 +223,7 @@ class Admissions:
             role=Role(given.role),
             status=MessageStatus.COMMITTED,
             parts=given.content,
-            metadata=given.metadata,
+            metadata=_metadata(given),
             created_at=now,
             updated_at=now,
         )
@@ -320,6 +329,16 @@ class Admissions:
 
 def _run_id(head: LaneHead, receipt: HeadReceipt) -> str:
     return receipt.run_id or ids_for_key(head.conversation_id, receipt.key).run_id
+
+
+def _refused(found: RefusedInput) -> TurnlaneError:
+    facts: JsonObject = {"fields": list(found.fields)}
+    return error_for(found.code, found.message, facts if found.decision is None else {"decision": found.decision})
+
+
+def _metadata(given: Input) -> JsonObject | None:
+    """What is kept with an input: of an approval answer also who gave it."""
+    return given.metadata if given.responder is None else {**(given.metadata or {}), "responder": given.responder}
 
 
 def _packed(known: KnownReceipt | None, key: str) -> HeadReceipt | None:

@@ -197,6 +197,7 @@ class LaneCore:
             control=end.control,
             failure=end.failure,
             absorb=absorptions(self.head, taken) if completed else (),
+            asked=self.progress.asked if completed and self.progress else (),
         )
         absorbed = tuple(claim.run_id for claim in command.absorb)
         decision = self.decide(command, lambda result: self._ended(run, end, absorbed, result))

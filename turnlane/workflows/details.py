@@ -14,7 +14,7 @@ def state_word(core: LaneCore) -> str:
         return "waiting for the store"
     live = core.head.live
     if live is None:
-        return "queued" if core.head.queued else "idle"
+        return "queued" if core.head.queued else "waiting for approval" if core.head.approvals else "idle"
     return live.state.value.replace("_", " ")
 
 
@@ -33,6 +33,8 @@ def details(core: LaneCore) -> str:
         if core.progress and (core.progress.input_tokens or core.progress.output_tokens):
             lines.append(f"- tokens so far: {core.progress.input_tokens} in, {core.progress.output_tokens} out")
     lines.append(f"- queued runs: {len(head.queued)}")
+    if head.approvals:
+        lines.append(f"- waiting for approval: {len(head.approvals)}")
     if core.last_failure:
         lines.append(f"- last failure: `{core.last_failure}`")
     lines.append(f"- version {head.version}, epoch {core.epoch}")

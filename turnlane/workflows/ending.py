@@ -34,6 +34,10 @@ class RunEnd:
     failure: Failure | None = None
 
 
+AWAITING = RunEnd(reason=TerminalReason.PROVIDER_STOP)
+"""The end of a run that can go no further until somebody answers an approval."""
+
+
 def abort_end(run: LaneRun) -> RunEnd:
     """The end of a run that was asked to stop. Outranks whatever its step achieved meanwhile."""
     reason = _ABORTS[run.abort or AbortReason.INTERRUPT]

@@ -49,6 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.workflows.deliveries import Deliveries
     from turnlane.workflows.details import details, run_lines
     from turnlane.workflows.opening import open_lane
+    from turnlane.workflows.responding import Responding, admitted
     from turnlane.workflows.run_loop import RunLoop
     from turnlane.workflows.waiting import Waiting
 
@@ -64,7 +65,7 @@ FRESH = LaneStart()
 
 # The error of a start argument that does not fit: any other failure of a task is tried again.
 @workflow.defn(name="ConversationLane", failure_exception_types=[InvalidInputError])
-class ConversationLane:
+class ConversationLane(Responding):
     """One conversation. See the module."""
 
     @workflow.init
@@ -287,17 +288,11 @@ class ConversationLane:
     @workflow.update(name="submit")
     async def submit(self, given: Input) -> SubmitReply:
         """Admit an input; answers when the admission is durable, and with `stay` when its run has ended."""
-        pending = Pending(given, is_signal=False)
-        self._core.inbox.append(pending)
-        await workflow.wait_condition(lambda: pending.is_answered or self._core.outbox.lost is not None)
-        if pending.error is not None:
-            raise as_failure(pending.error)
-        if pending.reply is None:
-            raise as_failure(self._core.outbox.lost or LaneClosingError("the lane is closing"))
+        reply = await admitted(self._core, given)
         if not given.stay:
-            return pending.reply
-        waited = await self._waiting.for_run(pending.reply.admission.run_id)
-        return SubmitReply(admission=pending.reply.admission, terminal=waited.terminal)
+            return reply
+        waited = await self._waiting.for_run(reply.admission.run_id)
+        return SubmitReply(admission=reply.admission, terminal=waited.terminal)
 
     @submit.validator
     def _check_submit(self, given: Input) -> None:

@@ -57,6 +57,9 @@ from turnlane.workflows.decisions import (
 )
 from turnlane.workflows.offers import abort_reason, absorptions, is_absorbable, observe, take_offers
 
+PENDING_APPROVALS = 128
+"""How many approvals that wait a head names, so that it stays small; the store has them all."""
+
 
 def reduce(head: LaneHead, command: Command, now: datetime) -> Decision:
     """Decide one command. See the module for the rules."""
@@ -123,8 +126,12 @@ def _settle(head: LaneHead, command: Settle, now: datetime) -> Decision:
         control=command.control,
         failure=command.failure,
         absorbed=absorbed,
+        answers=bool(run.answers),
     )
-    return apply(_without(head, run, absorbed), MutationKind.TERMINAL, effect, now, run.id)
+    left = _without(head, run, absorbed)
+    if command.asked and ENDINGS[command.reason].state is RunState.COMPLETED:
+        left = left.model_copy(update={"approvals": (*left.approvals, *command.asked)[-PENDING_APPROVALS:]})
+    return apply(left, MutationKind.TERMINAL, effect, now, run.id)
 
 
 def _settlement_problem(run: LaneRun, command: Settle) -> str:
@@ -167,7 +174,7 @@ def _cancel(head: LaneHead, command: Cancel, now: datetime) -> Decision:
         return refuse(head, RefusalCode.NOT_FOUND)
     if run.state is not RunState.QUEUED or not revision_fits(run, command.expected_revision):
         return conflict(head, run)
-    effect = SettleRun(run_id=run.id, reason=TerminalReason.CANCELLED)
+    effect = SettleRun(run_id=run.id, reason=TerminalReason.CANCELLED, answers=bool(run.answers))
     return apply(_without(head, run, ()), MutationKind.CANCEL, effect, now, run.id)
 
 
@@ -178,7 +185,7 @@ def _recover(head: LaneHead, command: Recover, now: datetime) -> Decision:
     if not revision_fits(run, command.expected_revision):
         return conflict(head, run)
     if command.action == "abandon":
-        effect = SettleRun(run_id=run.id, reason=TerminalReason.ABANDONED)
+        effect = SettleRun(run_id=run.id, reason=TerminalReason.ABANDONED, answers=bool(run.answers))
         return apply(_without(head, run, ()), MutationKind.RECOVER, effect, now, run.id)
     if run.state is not RunState.QUEUED and not command.replay_safe:
         return refuse(head, RefusalCode.UNSAFE, run)
@@ -230,7 +237,7 @@ def _purge(head: LaneHead, command: Purge, now: datetime) -> Decision:
         return refuse(head, RefusalCode.CONFLICT)
     if head.runs:
         return refuse(head, RefusalCode.ACTIVE, run_ids=tuple(run.id for run in head.runs))
-    gone = head.model_copy(update={"purged": True, "receipts": ()})
+    gone = head.model_copy(update={"purged": True, "receipts": (), "approvals": ()})
     return apply(gone, MutationKind.PURGE, PurgeConversation(), now)
 
 

@@ -11,9 +11,10 @@ from temporalio import workflow
 from turnlane.records.lane import LaneRun, RunProgress, Taken
 from turnlane.records.runs import RunState
 from turnlane.records.steps import CallOutcome, CallRef, Fence, StepEnd, StepOutcome
+from turnlane.workflows import answering
 from turnlane.workflows.compaction import Compactor
 from turnlane.workflows.core import LaneCore
-from turnlane.workflows.ending import MAX_STEPS, abort_end, judged_end, policy_end, step_end
+from turnlane.workflows.ending import AWAITING, MAX_STEPS, abort_end, failure_end, judged_end, policy_end, step_end
 from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
 from turnlane.workflows.offers import TAKEN_INPUTS, take_offers, without_last_taken
@@ -39,6 +40,10 @@ class RunLoop:
                 return
             elif core.progress is not None and core.progress.run_id == run.id and core.progress.suspended:
                 await self._resume_calls(run, core.progress)
+            elif core.progress is not None and core.progress.run_id == run.id and core.progress.asked:
+                core.settle(run, AWAITING)
+            elif answering.is_due(run, core.progress):
+                await self._act_on_answers(run)
             elif self._compactor.is_due(run):
                 await self._compactor.before_first_step(run)
             else:
@@ -60,6 +65,34 @@ class RunLoop:
             core.settle(current, abort_end(current))
             return None
         return current
+
+    # --- before the first step ------------------------------------------------------------------
+
+    async def _act_on_answers(self, run: LaneRun) -> None:
+        """Make the calls that the run's inputs approve, and end the run if it must wait for other answers."""
+        core = self._core
+        await self._durable()
+        if self._standing(run) is None:
+            return
+        fence = answering.begin(core, run)
+        opened = await answering.open_answers(core, run, fence)
+        current = self._standing(run)
+        if current is None or core.progress is None:
+            return
+        if opened.failure is not None:
+            core.settle(current, failure_end(opened.failure))
+        elif opened.stale:
+            core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=fence.attempt)))
+        else:
+            core.progress = core.progress.model_copy(update={"waits": opened.waits})
+            results = await self.round.execute(current, fence, opened.calls)
+            await self._go_on(current, fence, list(opened.calls), results)
+
+    def _answers_are_done(self, run: LaneRun, progress: RunProgress) -> None:
+        if progress.waits:
+            self._core.settle(run, AWAITING)
+        else:
+            self._core.progress = progress.model_copy(update={"step": 0, "attempt": 1, "tries": 0, "answered": True})
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -102,7 +135,8 @@ class RunLoop:
         if progress is None:
             return
         fence = core.fence(run, progress, outcome.attempt)
-        calls = [call for call in outcome.calls if not call.refused]
+        core.progress = progress.model_copy(update={"asked": outcome.asked})
+        calls = [call for call in outcome.calls if not (call.refused or call.awaiting)]
         results = await self.round.execute(run, fence, calls)
         await self._go_on(run, fence, calls, results)
 
@@ -128,6 +162,10 @@ class RunLoop:
             core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=fence.attempt)))
         elif suspended:
             core.progress = core.progress.model_copy(update={"suspended": suspended})
+        elif core.progress.asked:
+            core.settle(current, AWAITING)
+        elif fence.step < 0:
+            self._answers_are_done(current, core.progress)
         else:
             await self._next_step(current, fence)
 

@@ -122,6 +122,7 @@ class ToolRound:
             tool_name=call.tool_name,
             slot=call.slot,
             tried=tried,
+            origin=call.origin,
         )
         handle: Handle = workflow.start_activity(
             call.tool_name,
@@ -215,6 +216,7 @@ def suspended_calls(calls: Sequence[CallRef], results: Sequence[CallOutcome]) ->
             max_attempts=call.max_attempts,
             seconds=call.seconds,
             suspension=result.suspended,
+            origin=call.origin,
         )
         for call, result in zip(calls, results, strict=True)
         if result.suspended is not None
@@ -229,6 +231,7 @@ def as_ref(call: SuspendedCall) -> CallRef:
         slot=call.slot,
         max_attempts=call.max_attempts,
         seconds=call.seconds,
+        origin=call.origin,
     )
 
 

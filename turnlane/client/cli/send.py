@@ -67,7 +67,7 @@ async def submit(
             tenant=tenant,
             via=via.value,
         )
-        _tell_admission(session, ticket)
+        tell_admission(session, ticket)
         if wait:
             await _follow(session, ticket)
 
@@ -114,7 +114,8 @@ def _json_object(text: str | None, name: str) -> dict[str, Any] | None:
     return value
 
 
-def _tell_admission(session: Session, ticket: Ticket) -> None:
+def tell_admission(session: Session, ticket: Ticket) -> None:
+    """Say that an input was admitted, or that it will be."""
     admission = ticket.admission
     if admission is None:
         session.out.record({"conversation_id": ticket.conversation_id, "idempotency_key": ticket.key})
