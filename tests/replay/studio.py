@@ -147,7 +147,7 @@ def has_begun(history: WorkflowHistory) -> bool:
 
 def agent(script: Script, *, tools: Sequence[Tool] = (), **options: Any) -> Agent:
     """An agent that plays a script."""
-    return Agent(name="actor", model=ScriptedModel(script=script), tools=tools, **options)
+    return Agent(**{"name": "actor", "model": ScriptedModel(script=script), "tools": tools, **options})
 
 
 def by_step(*steps: Sequence[Action]) -> Script:

@@ -8,12 +8,27 @@ from contextlib import suppress
 from typing import Any
 
 from tests.replay.studio import BOUND, Studio, agent, by_step
-from turnlane.agent import Compaction, PolicyContext, SummaryContext, ToolError, tool
+from turnlane.agent import (
+    Compaction,
+    DeferredCatalog,
+    ModelDescriptor,
+    ModelRegistry,
+    PolicyContext,
+    ScriptedModel,
+    SummaryContext,
+    ToolError,
+    tool,
+)
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, Script, ScriptedRequest, Stop
 from turnlane.client import Ticket
 from turnlane.records.admissions import Policy
 from turnlane.records.compaction import CompactionResult
-from turnlane.records.errors import AgentMismatchError, IdempotencyConflictError, RunConflictError
+from turnlane.records.errors import (
+    AgentMismatchError,
+    IdempotencyConflictError,
+    ModelRefusedError,
+    RunConflictError,
+)
 from turnlane.records.lane import RetryFacts
 from turnlane.records.runs import Failure, FailureClass, TerminalReason
 
@@ -140,6 +155,33 @@ async def failure(studio: Studio) -> None:
 async def silence(studio: Studio) -> None:
     async with studio.serving(agent(by_step([Say("Well,"), Pause(60.0)]), idle_timeout=0.2, retry=QUICK)) as client:
         await ended(await client.submit(studio.name, "go"), TerminalReason.TIMEOUT)
+
+
+@turn
+async def searched_tool(studio: Studio) -> None:
+    """A tool is called before it is on offer, which searches for it, and again; another is searched for."""
+    calls = [ADD], [ADD, Call("tool_search", {"query": "ring"})], [Call("ring", {"times": 2})], [Say("Done.")]
+    async with studio.serving(agent(by_step(*calls), catalog=DeferredCatalog(tools=[add, ring, stumble]))) as client:
+        await ended(await client.submit(studio.name, "go"))
+
+
+@turn
+async def chosen_model(studio: Studio) -> None:
+    """A model is chosen before the first word and after it, and one that does not exist is refused."""
+
+    def model(text: str) -> ModelDescriptor:
+        return ModelDescriptor(model=ScriptedModel(name=text, script=by_step([Say(text)])), context_window=1000)
+
+    served = agent(
+        by_step(), model="short", models=ModelRegistry({"short": model("Yes."), "long": model("I think so.")})
+    )
+    async with studio.serving(served) as client:
+        await client.choose_model(studio.name, "long")
+        await ended(await client.submit(studio.name, "one"))
+        with suppress(ModelRefusedError):
+            await client.choose_model(studio.name, "loud")
+        await client.choose_model(studio.name, None)
+        await ended(await client.submit(studio.name, "two"))
 
 
 # --- what policies do ---------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from turnlane import worker
 
 AGENT = [
     "Acceptance",
+    "Activation",
     "Agent",
     "Answer",
     "AnthropicModel",
@@ -32,6 +33,7 @@ AGENT = [
     "ContextOverflowError",
     "ConversationSummary",
     "CountSource",
+    "DeferredCatalog",
     "FileBytes",
     "FileText",
     "FileUrl",
@@ -56,6 +58,7 @@ AGENT = [
     "ResponseRejected",
     "Ruling",
     "ScriptedModel",
+    "SearchTool",
     "SectionContext",
     "Selection",
     "SelectionDecision",
@@ -69,6 +72,7 @@ AGENT = [
     "StopPolicy",
     "Summarized",
     "SummaryContext",
+    "Surface",
     "SystemText",
     "TextCounter",
     "TiktokenCounter",

@@ -21,7 +21,6 @@ from turnlane.records.errors import (
     AgentMismatchError,
     InputTooLargeError,
     InvalidInputError,
-    ModelRefusedError,
     PolicyFailedError,
     RecordIdCollisionError,
     StaleFenceError,
@@ -213,13 +212,11 @@ class LaneWork:
     @activity.defn(name="check_model")
     @as_failures
     async def check_model(self, request: ModelCheck) -> bool:
-        """Return True if the conversation's agent has a model of this key. Raises `ModelRefusedError` otherwise."""
+        """Whether the conversation's agent has a model of this key."""
         agent = self._named(request.agent)
         if agent is None:
             raise UnknownAgentError("no agent of this name is served here; name one that a worker serves")
-        if agent.models is None or request.model not in agent.models:
-            raise ModelRefusedError("the agent has no model of this key", key=request.model, reason="unknown-model")
-        return True
+        return agent.models is not None and request.model in agent.models
 
     def _agent_of(self, request: PrepareAdmissions, item: Input) -> Agent | None:
         """The agent an input is for: the one it names, the conversation's, or the only one there is."""

@@ -13,6 +13,7 @@ from turnlane.agent.approvals import (
 )
 from turnlane.agent.budgets import SpendLimits
 from turnlane.agent.caching import PromptCache
+from turnlane.agent.catalog import DeferredCatalog, Surface
 from turnlane.agent.compactable import CompactableHistory, select_compactable_history
 from turnlane.agent.compaction import (
     Compaction,
@@ -54,6 +55,7 @@ from turnlane.agent.selection import (
 from turnlane.agent.step_input import ContextOverflowError, StepInput, StepOverrides
 from turnlane.agent.stopping import StepResult, StopContext, StopPolicy, called
 from turnlane.agent.tokens import ProviderCounter, TextCounter, TiktokenCounter, TokenCounter
+from turnlane.agent.tool_search import Activation, SearchTool
 from turnlane.agent.tools import Tool, ToolContext, ToolError, tool
 from turnlane.records.prompt import SystemText
 from turnlane.records.tokens import CountSource, TokenCount
@@ -61,6 +63,7 @@ from turnlane.records.turns import ContextDecision
 
 __all__ = [
     "Acceptance",
+    "Activation",
     "Agent",
     "Answer",
     "AnthropicModel",
@@ -78,6 +81,7 @@ __all__ = [
     "ContextOverflowError",
     "ConversationSummary",
     "CountSource",
+    "DeferredCatalog",
     "FileBytes",
     "FileText",
     "FileUrl",
@@ -102,6 +106,7 @@ __all__ = [
     "ResponseRejected",
     "Ruling",
     "ScriptedModel",
+    "SearchTool",
     "SectionContext",
     "Selection",
     "SelectionDecision",
@@ -115,6 +120,7 @@ __all__ = [
     "StopPolicy",
     "Summarized",
     "SummaryContext",
+    "Surface",
     "SystemText",
     "TextCounter",
     "TiktokenCounter",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio import workflow
 
 from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode, SetModel
-from turnlane.records.errors import InvalidInputError, RunConflictError, TurnlaneError
+from turnlane.records.errors import InvalidInputError, ModelRefusedError, RunConflictError, TurnlaneError
 from turnlane.records.lane import AbandonRequest, ControlReply, ModelRequest, PurgeRequest, RunRequest
 from turnlane.records.mutations import Landing
 from turnlane.records.runs import RunState
@@ -71,9 +71,11 @@ class Control:
         core = self._core
         check = ModelCheck(conversation_id=core.conversation_id, agent=core.head.agent or agent, model=key)
         try:
-            await store_call(CHECK_MODEL, check, bool, core.settings, core.outage)
+            is_known = await store_call(CHECK_MODEL, check, bool, core.settings, core.outage)
         except TurnlaneError as error:
             raise as_failure(error) from error
+        if not is_known:
+            raise as_failure(ModelRefusedError("the agent has no model of this key", key=key, reason="unknown-model"))
 
     def _live_id(self) -> str | None:
         live = self._core.head.live
