@@ -217,6 +217,8 @@ def test_for_programs_an_error_is_an_object(cli: Cli) -> None:
         ("dev", "--config", "no-such-file.yaml"),
         ("submit", "c", "hi", "--policy", "no-such-policy"),
         ("no-such-verb",),
+        ("model", "c", "no-such-model"),
+        ("model", "c", "fast", "--own"),
     ],
 )
 def test_a_wrong_call_is_refused_without_a_traceback(cli: Cli, arguments: tuple[str, ...]) -> None:
@@ -225,6 +227,33 @@ def test_a_wrong_call_is_refused_without_a_traceback(cli: Cli, arguments: tuple[
     assert reply.code in (1, 2)
     assert "Traceback" not in reply.errors + reply.text
     assert "unexpected" not in reply.errors
+
+
+CHOOSER = """
+from turnlane.agent import Agent, ModelDescriptor, ModelRegistry, ScriptedModel
+from turnlane.agent.models import Say
+
+def model(text):
+    return ModelDescriptor(model=ScriptedModel(name=text, script=lambda request: [Say(text)]), context_window=1000)
+
+AGENT = Agent(name="chooser", model="short", models=ModelRegistry({"short": model("Yes."), "long": model("I do.")}))
+"""
+
+
+def test_a_model_is_chosen_shown_and_given_back(cli: Cli) -> None:
+    (cli.folder / "chooser.py").write_text(CHOOSER)
+    here = ("--task-queue", "choosers", "--json")
+    worker = cli.start("worker", "--agent", "chooser:AGENT", *here)
+    assert worker.stdout is not None
+    assert json.loads(worker.stdout.readline())
+    chosen = cli("model", "chosen", "long", "--agent", "chooser", *here)
+    cli("submit", "chosen", "do you?", "--wait", *here)
+    shown = cli("model", "chosen", *here)
+    own = cli("model", "chosen", "--own", *here)
+
+    assert ["long", "long", None] == [reply.lines[0]["model"] for reply in (chosen, shown, own)]
+    assert "I do." in cli("messages", "chosen").text
+    assert "chosen: the agent's own model\n" == cli("model", "chosen").text
 
 
 def test_a_mistake_inside_an_agents_module_is_told_as_one(cli: Cli) -> None:
