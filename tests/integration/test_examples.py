@@ -87,3 +87,14 @@ async def test_a_prompt_is_made_of_sections_and_cut_to_its_budget(server: DevSer
         "Do not greet again. First: I am Ada.",
         "Do not greet again. First: Question 2",
     ] == await run_example("prompt.py", tmp_path, server.target)
+
+
+async def test_a_tool_is_found_in_a_catalog_of_a_hundred(server: DevServer, tmp_path: Path) -> None:
+    base = "offers tool_search, weather_rome"
+
+    assert [
+        f"step 1 {base}",
+        f"step 2 {base}, weather_oslo",
+        f"step 3 {base}, weather_oslo",
+        "It is sunny in Oslo.",
+    ] == await run_example("catalog.py", tmp_path, server.target)
