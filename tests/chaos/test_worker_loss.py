@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -9,9 +10,10 @@ import pytest
 
 from tests.chaos.conftest import House, Witness, until
 from tests.chaos.worker_process import HOLD
+from turnlane.records.compaction import CompactionResult
 from turnlane.records.events import AssistantDeltaEvent, AttemptResetEvent, RunStateEvent
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.messages import TextPart
+from turnlane.records.messages import Role, TextPart
 from turnlane.records.runs import RunState, TerminalReason
 from turnlane.records.usage import UNAVAILABLE_COST, Provenance, UsageValue
 
@@ -100,6 +102,27 @@ async def test_a_durable_body_whose_worker_died_goes_on_where_its_records_end(ho
     assert [["pack", "uncertain", "post"]] == json.loads(result.text)
     assert ([str(victim.pid)], [str(survivor.pid)]) == (house.lines("pack"), house.lines("post"))
     assert 1 == len(house.lines("hand_over"))
+
+
+async def test_a_worker_killed_in_a_compaction_costs_an_attempt_and_no_message(house: House, conversation: str) -> None:
+    victim = await house.worker()
+    client = house.client()
+    for _ in range(2):
+        ticket = await client.submit(conversation, "soak")
+        await ticket.result(timeout=30)
+    wish = asyncio.create_task(client.compact(conversation))
+    await until(lambda: bool(house.lines("summary")))
+    survivor = await house.worker()
+
+    await victim.kill()
+    reply = await asyncio.wait_for(wish, 60)
+    active = (await client.messages(conversation)).items
+    everything = (await client.messages(conversation, include_compacted=True)).items
+
+    assert (CompactionResult.APPLIED, 1) == (reply.outcome, reply.attempts)
+    assert [str(victim.pid), str(survivor.pid)] == house.lines("summary")
+    assert [Role.SUMMARY, Role.USER, Role.ASSISTANT] == [message.role for message in active]
+    assert 5 == len(everything)
 
 
 async def test_a_worker_that_is_asked_to_stop_in_mid_answer_hands_the_run_on(house: House, conversation: str) -> None:

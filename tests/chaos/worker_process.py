@@ -22,7 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from turnlane.activities.providers.base import ProviderRequest, StreamPart
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.providers.scripted import ScriptedProvider
-from turnlane.agent import Agent, tool
+from turnlane.agent import Agent, Compaction, SummaryContext, tool
 from turnlane.agent.models import Action, Call, Pause, Say, ScriptedModel, ScriptedRequest
 from turnlane.agent.tools import ToolContext
 from turnlane.records.messages import TextPart, ToolResultPart
@@ -162,12 +162,21 @@ def chaos_agent(folder: Path) -> Agent:
         handed = await ctx.effect("hand_over", run=hand_over, reconcile=lambda: None)
         return [packed, handed.status, await ctx.step("post", lambda: _done(folder, "post"))]
 
+    async def summarize(context: SummaryContext) -> dict[str, str]:
+        """Sum up; the first summary takes for ever."""
+        is_first = not (folder / "summary").exists()
+        note(folder, "summary", str(os.getpid()))
+        if is_first:
+            await asyncio.Event().wait()
+        return {"goal": f"{len(context.messages)} messages"}
+
     return Agent(
         name="chaos",
         model=ScriptedModel(script=script),
         tools=[charge, charge_and_hang, look_and_hang, ship],
         idle_timeout=None,
         checkpoint_every=2,
+        compaction=Compaction(summarize=summarize),
     )
 
 
