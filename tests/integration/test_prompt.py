@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Bench, Serve
+from tests.contract.conftest import Lane
 from tests.integration.play import Play, look, open_play, run_id
 from tests.integration.stage import BOUND, Stage
+from turnlane.activities.seeding import SEED_KEY, seed_id
 from turnlane.agent import (
     Agent,
     AnthropicModel,
@@ -77,6 +79,10 @@ async def tell(play: Play, *names: str) -> list[str]:
     """Have these answered, one after the other; how that ended."""
     play.stage.play()
     return [reason for name in names for reason in await play.reasons(await play.submit(name))]
+
+
+def ending(result: Result) -> tuple[TerminalReason, str | None]:
+    return result.reason, None if result.failure is None else result.failure.code
 
 
 # --- once for a run -----------------------------------------------------------------------------
@@ -180,7 +186,7 @@ async def test_what_the_application_does_wrong_fails_the_run_before_any_call(
     (end,) = [event async for event in ticket.events() if isinstance(event, TerminalEvent)]
 
     assert (TerminalReason.RUNTIME_FAILURE, code) == (end.reason, end.failure and end.failure.code)
-    assert end.metrics is not None
+    assert end.metrics is not None and end.metrics.partial
     assert stated(None) == end.metrics.usage and UNAVAILABLE == end.metrics.usage.input_tokens
     assert [] == play.stage.calls
     assert "secret words" not in caplog.text
@@ -249,11 +255,40 @@ async def test_user_instructions_planted_before_a_retry_are_there_once(
     assert [[("user", "I am Ada."), ("user", "A")]] * 2 == [call.heard for call in play.stage.calls]
 
 
+async def imported(bench: Bench, conversation: str, count: int) -> None:
+    """Have the first messages of a seed in the store, as an import of another history leaves them."""
+    lane = await Lane(bench.store, conversation).open()
+    await lane.apply(lane.seed("imported", *(seed_id(conversation, SEED_KEY, index) for index in range(count))))
+
+
+USERS = [PromptSection(name=f"u-{text}", role="user", render=text) for text in ("I am Ada.", "I like rain.")]
+
+
+async def test_user_instructions_that_were_imported_in_part_are_refused(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    await imported(bench, conversation, 1)
+    play = await open_play(bench, serve, conversation, prompt=USERS)
+    result = await (await play.submit("A")).result(BOUND)
+
+    assert (TerminalReason.RUNTIME_FAILURE, "STORE_INTEGRITY") == ending(result)
+    assert [] == play.stage.calls
+    assert not await bench.store.is_seeded(conversation, SEED_KEY)
+
+
+async def test_user_instructions_that_were_imported_whole_are_heard_as_imported(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    await imported(bench, conversation, 2)
+    play = await open_play(bench, serve, conversation, prompt=USERS)
+    await tell(play, "A")
+
+    ids = [("user", seed_id(conversation, SEED_KEY, index)) for index in range(2)]
+    assert [*ids, ("user", "A")] == play.stage.calls[0].heard
+    assert await bench.store.is_seeded(conversation, SEED_KEY)
+
+
 # --- budgets ------------------------------------------------------------------------------------
-
-
-def overflows(result: Result) -> tuple[TerminalReason, str | None]:
-    return result.reason, None if result.failure is None else result.failure.code
 
 
 @pytest.mark.parametrize(
@@ -273,9 +308,21 @@ async def test_a_prompt_that_does_not_fit_is_never_sent(
     play = await open_play(bench, serve, conversation, budget=budget)
     result = await (await play.submit("two words")).result(BOUND)
 
-    assert (TerminalReason.CONTEXT_OVERFLOW, code) == overflows(result)
+    assert (TerminalReason.CONTEXT_OVERFLOW, code) == ending(result)
     assert [] == play.stage.calls
     assert [] == await requests(play)
+
+
+async def test_everything_that_takes_room_is_taken_off_before_the_history_is_weighed(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    section = PromptSection(name="s", render="short", estimate_tokens=lambda text: 20)
+    budget = by_words(100, reserved_output=10, tool_schemas=5, attachments=0, provider_overhead=5)
+    play = await open_play(bench, serve, conversation, prompt=[section], budget=budget)
+    oversized = await (await play.submit("too " * 91, key="long")).result(BOUND)
+
+    assert (TerminalReason.CONTEXT_OVERFLOW, "REQUIRES_COMPACTION") == ending(oversized)
+    assert [] == play.stage.calls
 
 
 async def test_a_prompt_that_just_fits_is_sent_with_its_figures(bench: Bench, serve: Serve, conversation: str) -> None:
@@ -345,7 +392,7 @@ async def test_the_window_is_that_of_the_models_descriptor(bench: Bench, serve: 
     oversized = await (await bench.client().submit(conversation, "two words")).result(BOUND)
 
     assert TerminalReason.SUCCESS is result.reason
-    assert (TerminalReason.CONTEXT_OVERFLOW, "REQUIRES_COMPACTION") == overflows(oversized)
+    assert (TerminalReason.CONTEXT_OVERFLOW, "REQUIRES_COMPACTION") == ending(oversized)
 
 
 async def test_planted_user_instructions_take_room_in_their_first_turn(
@@ -399,7 +446,7 @@ async def test_the_turn_that_is_kept_is_never_cut_in_two(bench: Bench, serve: Se
     await tell(play, "A")
     result = await (await play.submit("B")).result(BOUND)
 
-    assert (TerminalReason.CONTEXT_OVERFLOW, "OVERSIZED") == overflows(result)
+    assert (TerminalReason.CONTEXT_OVERFLOW, "OVERSIZED") == ending(result)
     assert 1 == len(play.stage.calls)
 
 
@@ -476,7 +523,7 @@ async def test_what_anthropic_counts_as_too_much_is_not_sent(bench: Bench, serve
         budget = ContextBudget(context_window=100, reserved_output=0, counter=ProviderCounter(), oversize="refuse")
         result, _ = await ask(bench, serve, conversation, model, budget=budget)
 
-        assert (TerminalReason.CONTEXT_OVERFLOW, "OVERSIZED") == overflows(result)
+        assert (TerminalReason.CONTEXT_OVERFLOW, "OVERSIZED") == ending(result)
         assert [] == server.requests
 
 

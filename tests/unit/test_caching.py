@@ -10,13 +10,14 @@ from turnlane.activities.providers.anthropic_prompt import anthropic_request
 from turnlane.activities.providers.openai_chat import chat_request
 from turnlane.activities.providers.openai_responses import responses_request
 from turnlane.activities.providers.wording import extra_body
-from turnlane.agent import Instructions, PromptCache, RenderedSection, SystemText
+from turnlane.activities.turn import plain_turn
+from turnlane.agent import Agent, Instructions, PromptCache, RenderedSection, SystemText
 from turnlane.agent.models import AnthropicModel, OpenAIChatModel, OpenAIModel
 from turnlane.records.base import JsonObject
 from turnlane.records.messages import TextPart
 from turnlane.records.prompt import Prompt, PromptMessage, Speaker, ToolSpec
 
-MARK = {"cache_control": {"type": "ephemeral"}}
+MARK: JsonObject = {"cache_control": {"type": "ephemeral"}}
 USER = PromptMessage(speaker=Speaker.USER, parts=(TextPart(text="hi"),))
 LOOK, SEE = (ToolSpec(name=name, description=name, parameters={"type": "object"}) for name in ("look", "see"))
 
@@ -116,3 +117,16 @@ def test_a_chat_system_message_with_options_is_a_content_part() -> None:
 def test_marks_that_there_are_not_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="one of"):
         PromptCache(**wrong)
+
+
+def test_constant_instructions_are_marked_and_nothing_is_prepared_for_that() -> None:
+    agent = Agent(name="a", model=AnthropicModel(name="m"), instructions="Be kind.", cache=PromptCache())
+
+    assert (SystemText(text="Be kind.", options={"anthropic": MARK}),) == plain_turn(agent).instructions
+    assert not agent.prepares
+
+
+def test_no_instructions_are_not_marked() -> None:
+    agent = Agent(name="a", model=AnthropicModel(name="m"), cache=PromptCache())
+
+    assert (SystemText(text=""),) == plain_turn(agent).instructions

@@ -76,6 +76,20 @@ async def test_a_model_that_tiktoken_does_not_know_is_unknown() -> None:
     assert UNKNOWN_COUNT == await TiktokenCounter().count(MODEL, PROMPT)
 
 
+async def test_an_encoding_that_cannot_be_fetched_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(name: str) -> tiktoken.Encoding:
+        raise ConnectionError
+
+    monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
+
+    assert UNKNOWN_COUNT == await TiktokenCounter("cl100k_base").count(MODEL, PROMPT)
+
+
+def test_an_encoding_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="no-such-encoding"):
+        TiktokenCounter("no-such-encoding")
+
+
 def test_without_its_extra_the_counter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     with pytest.raises(ModuleNotFoundError, match=r"turnlane\[tokens\]"):

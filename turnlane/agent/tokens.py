@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +13,8 @@ from turnlane.records.base import canonical_json
 from turnlane.records.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnlane.records.prompt import Prompt, PromptPart
 from turnlane.records.tokens import UNKNOWN_COUNT, CountSource, TokenCount, add_counts
+
+logger = logging.getLogger(__name__)
 
 CountGiven = int | TokenCount
 """A count as an application gives it; a plain number is an estimate."""
@@ -72,15 +75,18 @@ class TextCounter:
 class TiktokenCounter:
     """Counts with OpenAI's tokenizer: an estimate, as a provider adds tokens of its own around the texts.
 
-    `encoding` is one of `tiktoken`, its name, or None for the one of the model's name; a model that
-    tiktoken does not know is unknown. tiktoken fetches an encoding when it is first used. Raises
-    ModuleNotFoundError when the extra `tokens` is not installed.
+    `encoding` is one of `tiktoken`, its name, or None for the one of the model's name. tiktoken fetches an
+    encoding when it is first used; where it cannot, and for a model that it does not know, counts are unknown.
+    Raises ModuleNotFoundError when the extra `tokens` is not installed, ValueError for a name that there is not.
     """
 
     counts_files = False
 
     def __init__(self, encoding: Any = None) -> None:
-        self._tiktoken = _tiktoken() if encoding is None or isinstance(encoding, str) else None
+        library = _tiktoken() if encoding is None or isinstance(encoding, str) else None
+        if library is not None and encoding not in (None, *library.list_encoding_names()):
+            raise ValueError(f"tiktoken has no encoding of the name {encoding!r}")
+        self._tiktoken: Any = library
         self._encoding = encoding
 
     async def count(self, model: Model, prompt: Prompt) -> TokenCount:
@@ -88,20 +94,20 @@ class TiktokenCounter:
         return await asyncio.to_thread(self._count, model.name, list(prompt_texts(prompt)))
 
     def _count(self, model_name: str, texts: list[str]) -> TokenCount:
-        encoding = self._encoding_for(model_name)
+        encoding = self._encoding if self._tiktoken is None else self._loaded(model_name)
         if encoding is None:
             return UNKNOWN_COUNT
         total = sum(len(encoding.encode_ordinary(text)) for text in texts)
         return TokenCount(value=total, source=CountSource.ESTIMATED)
 
-    def _encoding_for(self, model_name: str) -> Any:
-        if self._tiktoken is None:
-            return self._encoding
-        if self._encoding is not None:
-            return self._tiktoken.get_encoding(self._encoding)
+    def _loaded(self, model_name: str) -> Any:
+        """The encoding, or None: that it cannot be fetched just now is no reason to fail a run."""
         try:
+            if self._encoding is not None:
+                return self._tiktoken.get_encoding(self._encoding)
             return self._tiktoken.encoding_for_model(model_name)
-        except KeyError:
+        except Exception as error:
+            logger.warning("tokens were not counted: tiktoken has no encoding (%s)", type(error).__name__)
             return None
 
 
