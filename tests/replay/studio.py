@@ -115,6 +115,33 @@ class Studio:
             await self.speaking.wait()
         self.speaking.clear()
 
+    async def until_ended(self, name: str, times: int) -> None:
+        """Return once the activity of a tool has ended that often in the history that the lane has now."""
+        async with asyncio.timeout(BOUND):
+            while await self._ended(name) < times:  # noqa: ASYNC110 (what it asks of is the server)
+                await asyncio.sleep(0.05)
+
+    async def _ended(self, name: str) -> int:
+        scheduled: set[int] = set()
+        ended = 0
+        async for event in self.lane.fetch_history_events():
+            if event.HasField("activity_task_scheduled_event_attributes"):
+                if event.activity_task_scheduled_event_attributes.activity_type.name == name:
+                    scheduled.add(event.event_id)
+            elif event.HasField("activity_task_completed_event_attributes"):
+                ended += event.activity_task_completed_event_attributes.scheduled_event_id in scheduled
+        return ended
+
+    async def until_moved(self) -> None:
+        """Return once the lane has moved to a fresh history since it was first remembered."""
+        async with asyncio.timeout(BOUND):
+            while True:
+                described = await self.lane.describe()
+                first = described.raw_description.workflow_execution_info.first_run_id
+                if described.run_id != first:
+                    return
+                await asyncio.sleep(0.05)
+
     def hold(self) -> Tool:
         """A tool that returns when the test releases it."""
 

@@ -36,7 +36,15 @@ def test_every_kind_of_turn_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["idle-close", "lost-lane", "superseded-lane", "continue-between-runs", "continue-between-steps"]
+    "name",
+    [
+        "idle-close",
+        "lost-lane",
+        "superseded-lane",
+        "continue-between-runs",
+        "continue-between-steps",
+        "waiting-tool-moves",
+    ],
 )
 def test_a_lane_with_several_lives_is_kept_whole(name: str) -> None:
     assert len(kept(f"{RELEASE}/{name}.*.json")) > 1
@@ -60,6 +68,8 @@ def scheduled(history: dict[str, Any]) -> list[dict[str, Any]]:
         ("plain", {"provider_step"}),
         ("parallel-tools", {"provider_step", "add", "ring"}),
         ("store-outage", {"provider_step", "commit"}),
+        ("sleeping-tool", {"provider_step", "nap", "add"}),
+        ("waiting-tools", {"provider_step", "hear", "add"}),
     ],
 )
 def test_a_kept_history_is_what_its_name_says(name: str, activities: set[str]) -> None:

@@ -16,6 +16,7 @@ from turnlane.agent import (
     PolicyContext,
     ScriptedModel,
     SummaryContext,
+    ToolContext,
     ToolError,
     tool,
 )
@@ -412,6 +413,57 @@ async def continue_between_steps(studio: Studio) -> None:
     async with studio.serving(agent(script, tools=[add]), events_between_runs=40, events_between_steps=40) as client:
         await ended(await client.submit(studio.name, "go"))
         await ended(await client.submit(studio.name, "again"))
+
+
+@tool(durable=True)
+async def nap(ctx: ToolContext) -> str:
+    """Sleep longer than a worker would wait, and say so."""
+    await ctx.sleep(2.2)
+    return "slept"
+
+
+@tool(durable=True)
+async def hear(ctx: ToolContext, of: str) -> str:
+    """Wait for word of something."""
+    return f"heard {await ctx.wait_for('word', of)}"
+
+
+@turn
+async def sleeping_tool(studio: Studio) -> None:
+    script = by_step([Call("nap"), ADD], [Say("Slept.")])
+    async with studio.serving(agent(script, tools=[nap, add])) as client:
+        await ended(await client.submit(studio.name, "one"))
+
+
+@turn
+async def waiting_tools(studio: Studio) -> None:
+    """Two calls wait side by side; one word comes by update, one by signal, and one that nobody waits for."""
+    calls = [Call("hear", {"of": "a"}), ADD, Call("hear", {"of": "b"})]
+    async with studio.serving(agent(by_step(calls, [Say("Heard.")]), tools=[hear, add])) as client:
+        ticket = await client.submit(studio.name, "one")
+        await studio.until_ended("hear", 2)
+        await client.deliver(studio.name, "word", "b", 2)
+        await studio.until_ended("hear", 3)
+        await client.deliver(studio.name, "word", "c")
+        await studio.lane.signal("deliver", {"event": "word", "id": "a", "payload": 1})
+        await ended(ticket)
+
+
+@turn
+async def waiting_tool_moves(studio: Studio) -> None:
+    """The lane moves to a fresh history while a tool waits; later the run is interrupted while another one does."""
+    settings = {"events_between_runs": 40, "events_between_steps": 40}
+    script = by_step([Call("hear", {"of": "a"})], [Call("hear", {"of": "never"})])
+    async with studio.serving(agent(script, tools=[hear]), **settings) as client:
+        ticket = await client.submit(studio.name, "one")
+        await studio.until_ended("hear", 1)
+        for number in range(12):
+            await client.submit(studio.name, f"later {number}", policy=Policy.INJECT)
+        await studio.until_moved()
+        await client.deliver(studio.name, "word", "a", 1)
+        await studio.until_ended("hear", 2)
+        await client.interrupt(studio.name)
+        await ended(ticket, TerminalReason.INTERRUPTED)
 
 
 @turn
