@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,50 +12,13 @@ import pytest
 
 from turnlane.activities.durable import Journal, is_left
 from turnlane.agent.durable import EffectResult, EffectStatus, LeavesBody
-from turnlane.agent.tools import Cancellation, ToolCancelled, ToolContext, ToolError
+from turnlane.agent.tools import Cancellation, ToolCancelled, ToolContext, ToolError, ToolReply, tool
 from turnlane.records.durable import ANY_EVENT, WAITS_AT_ONCE, DurableEntry, EntryKind, Suspension, event_key
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.lossless import encode_lossless
-from turnlane.store.protocol import NewEvent
+from turnlane.testing.durable import Notebook
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass
-class Book:
-    """A log in memory, that outlives the journals that write to it."""
-
-    entries: dict[tuple[EntryKind, str], DurableEntry] = field(default_factory=dict)
-    delivered: dict[str, DurableEntry] = field(default_factory=dict)
-    events: list[NewEvent] = field(default_factory=list)
-    is_stale: bool = False
-
-    async def load(self) -> Sequence[DurableEntry]:
-        await asyncio.sleep(0)
-        return list(self.entries.values())
-
-    async def record(self, entry: DurableEntry, event: NewEvent, instead_of: str | None = None) -> DurableEntry:
-        await asyncio.sleep(0)
-        if self.is_stale:
-            raise StaleFenceError("the fence is stale")
-        found = self.entries.get((entry.kind, entry.name))
-        if found is not None and found.entry != instead_of:
-            return found
-        self.entries[entry.kind, entry.name] = entry
-        self.events.append(event)
-        return entry
-
-    async def find_delivery(self, key: str) -> DurableEntry | None:
-        await asyncio.sleep(0)
-        return self.delivered.get(key)
-
-    def deliver(self, event: str, event_id: str, payload: Any) -> None:
-        key = event_key(event, event_id)
-        self.delivered[key] = DurableEntry(kind=EntryKind.EVENT, name=key, entry=encode_lossless(payload))
-
-    def put(self, kind: EntryKind, name: str, text: str) -> None:
-        self.entries[kind, name] = DurableEntry(kind=kind, name=name, entry=text)
 
 
 @dataclass
@@ -74,18 +37,23 @@ class Counter:
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def book() -> Notebook:
+    return Notebook()
 
 
-def journal(book: Book, clock: Callable[[], datetime] = lambda: NOW, *, is_cancelled: bool = False) -> Journal:
+def journal(book: Notebook, now: datetime = NOW, *, is_cancelled: bool = False) -> Journal:
     cancelled = Cancellation()
     if is_cancelled:
         cancelled.set()
     context = ToolContext(
         conversation_id="c", run_id="r", step_number=0, call_id="call-1", agent="a", attempt=3, cancelled=cancelled
     )
-    return Journal(book, context, clock)
+    return book.journal(context, now)
+
+
+def put(book: Notebook, kind: EntryKind, name: str, text: str) -> None:
+    """Have an entry with any text in the book."""
+    book.entries[kind, name] = DurableEntry(kind=kind, name=name, entry=text)
 
 
 def code_of(raised: pytest.ExceptionInfo[ToolError]) -> str:
@@ -95,7 +63,7 @@ def code_of(raised: pytest.ExceptionInfo[ToolError]) -> str:
 # --- steps --------------------------------------------------------------------------------------
 
 
-async def test_a_step_is_run_once_and_answered_from_its_record_afterwards(book: Book) -> None:
+async def test_a_step_is_run_once_and_answered_from_its_record_afterwards(book: Notebook) -> None:
     body = Counter({"order": 7})
 
     told = [await journal(book).step("order", body) for _ in range(3)]
@@ -104,7 +72,7 @@ async def test_a_step_is_run_once_and_answered_from_its_record_afterwards(book: 
     assert 1 == body.count
 
 
-async def test_each_caller_of_a_step_gets_a_copy_of_its_own(book: Book) -> None:
+async def test_each_caller_of_a_step_gets_a_copy_of_its_own(book: Notebook) -> None:
     record: list[int] = [1]
     mine = journal(book)
 
@@ -115,7 +83,7 @@ async def test_each_caller_of_a_step_gets_a_copy_of_its_own(book: Book) -> None:
     assert ([1], [1]) == (record, second)
 
 
-async def test_a_name_that_two_use_at_once_is_run_once(book: Book) -> None:
+async def test_a_name_that_two_use_at_once_is_run_once(book: Notebook) -> None:
     body = Counter([1])
     mine = journal(book)
 
@@ -125,7 +93,7 @@ async def test_a_name_that_two_use_at_once_is_run_once(book: Book) -> None:
     assert first == second and first is not second
 
 
-async def test_what_a_step_raises_is_not_recorded(book: Book) -> None:
+async def test_what_a_step_raises_is_not_recorded(book: Notebook) -> None:
     mine = journal(book)
     with pytest.raises(RuntimeError):
         await mine.step("one", Counter(RuntimeError()))
@@ -133,7 +101,7 @@ async def test_what_a_step_raises_is_not_recorded(book: Book) -> None:
     assert 2 == await mine.step("one", Counter(2))
 
 
-async def test_a_value_that_is_not_lossless_is_refused_after_the_effect_and_not_recorded(book: Book) -> None:
+async def test_a_value_that_is_not_lossless_is_refused_after_the_effect_and_not_recorded(book: Notebook) -> None:
     body = Counter(NOW)
 
     with pytest.raises(ToolError) as raised:
@@ -142,7 +110,7 @@ async def test_a_value_that_is_not_lossless_is_refused_after_the_effect_and_not_
     assert ("STEP_NOT_JSON", 1, {}) == (code_of(raised), body.count, book.entries)
 
 
-async def test_a_recorded_step_is_told_even_when_the_run_was_asked_to_stop(book: Book) -> None:
+async def test_a_recorded_step_is_told_even_when_the_run_was_asked_to_stop(book: Notebook) -> None:
     await journal(book).step("one", Counter(1))
     stopped = journal(book, is_cancelled=True)
 
@@ -152,8 +120,8 @@ async def test_a_recorded_step_is_told_even_when_the_run_was_asked_to_stop(book:
 
 
 @pytest.mark.parametrize("text", ["", "not json", "NaN"])
-async def test_a_record_that_cannot_be_read_stops_the_body(book: Book, text: str) -> None:
-    book.put(EntryKind.STEP, "one", text)
+async def test_a_record_that_cannot_be_read_stops_the_body(book: Notebook, text: str) -> None:
+    put(book, EntryKind.STEP, "one", text)
     body = Counter(1)
 
     with pytest.raises(ToolError) as raised:
@@ -162,7 +130,7 @@ async def test_a_record_that_cannot_be_read_stops_the_body(book: Book, text: str
     assert ("RECORD_UNREADABLE", 0) == (code_of(raised), body.count)
 
 
-async def test_a_step_that_nobody_waits_for_any_more_is_stopped(book: Book) -> None:
+async def test_a_step_that_nobody_waits_for_any_more_is_stopped(book: Notebook) -> None:
     mine = journal(book)
     ended = asyncio.Event()
 
@@ -180,8 +148,8 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped(book: Book) -> N
     assert 2 == await mine.step("one", Counter(2))
 
 
-async def test_a_body_that_lost_its_fence_is_left_and_the_journal_knows_why(book: Book) -> None:
-    book.is_stale = True
+async def test_a_body_that_lost_its_fence_is_left_and_the_journal_knows_why(book: Notebook) -> None:
+    book.failure = StaleFenceError("the fence is stale")
     mine = journal(book)
 
     with pytest.raises(LeavesBody):
@@ -191,12 +159,12 @@ async def test_a_body_that_lost_its_fence_is_left_and_the_journal_knows_why(book
 
 
 @pytest.mark.parametrize("name", ["", "a" * 257, "line\nbreak"])
-async def test_a_name_is_printable_and_bounded(book: Book, name: str) -> None:
+async def test_a_name_is_printable_and_bounded(book: Notebook, name: str) -> None:
     with pytest.raises(ValueError, match="a name is"):
         await journal(book).step(name, Counter(1))
 
 
-async def test_the_ledger_is_told_names_and_sizes_and_no_content(book: Book) -> None:
+async def test_the_ledger_is_told_names_and_sizes_and_no_content(book: Notebook) -> None:
     mine = journal(book)
     await mine.step("order", Counter("secret"))
     await mine.effect("charge", Counter("secret"), Counter(), 1.0)
@@ -212,7 +180,7 @@ async def test_the_ledger_is_told_names_and_sizes_and_no_content(book: Book) -> 
 # --- waits --------------------------------------------------------------------------------------
 
 
-async def test_a_long_sleep_leaves_the_body_until_its_deadline(book: Book) -> None:
+async def test_a_long_sleep_leaves_the_body_until_its_deadline(book: Notebook) -> None:
     mine = journal(book)
 
     with pytest.raises(LeavesBody):
@@ -222,17 +190,17 @@ async def test_a_long_sleep_leaves_the_body_until_its_deadline(book: Book) -> No
     assert [(EntryKind.SLEEP, "sleep:60")] == list(book.entries)
 
 
-async def test_a_sleep_entered_again_waits_for_the_rest_only(book: Book) -> None:
+async def test_a_sleep_entered_again_waits_for_the_rest_only(book: Notebook) -> None:
     with pytest.raises(LeavesBody):
         await journal(book).sleep(60, "nap")
-    later = journal(book, lambda: NOW + timedelta(seconds=61))
+    later = journal(book, NOW + timedelta(seconds=61))
 
     await later.sleep(60, "nap")
 
     assert later.suspension is None
 
 
-async def test_a_short_sleep_is_slept_in_place(book: Book) -> None:
+async def test_a_short_sleep_is_slept_in_place(book: Notebook) -> None:
     mine = journal(book)
 
     await mine.sleep(0.01, None)
@@ -241,12 +209,12 @@ async def test_a_short_sleep_is_slept_in_place(book: Book) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True])
-async def test_a_sleep_takes_a_finite_time(book: Book, seconds: float) -> None:
+async def test_a_sleep_takes_a_finite_time(book: Notebook, seconds: float) -> None:
     with pytest.raises(ValueError, match="finite number"):
         await journal(book).sleep(seconds, None)
 
 
-async def test_a_wait_leaves_the_body_until_its_event_and_is_noted_once(book: Book) -> None:
+async def test_a_wait_leaves_the_body_until_its_event_and_is_noted_once(book: Notebook) -> None:
     for _ in range(2):
         mine = journal(book)
         with pytest.raises(LeavesBody):
@@ -260,7 +228,7 @@ async def test_a_wait_leaves_the_body_until_its_event_and_is_noted_once(book: Bo
     assert {"by": "ann"} == told
 
 
-async def test_a_body_left_at_several_waits_is_woken_by_the_first_of_them(book: Book) -> None:
+async def test_a_body_left_at_several_waits_is_woken_by_the_first_of_them(book: Notebook) -> None:
     mine = journal(book)
 
     left = await asyncio.gather(
@@ -273,7 +241,7 @@ async def test_a_body_left_at_several_waits_is_woken_by_the_first_of_them(book: 
     assert {event_key("paid", "1"), event_key("paid", "2")} == set(mine.suspension.waits_for)
 
 
-async def test_a_body_that_waits_for_very_many_events_is_woken_by_any(book: Book) -> None:
+async def test_a_body_that_waits_for_very_many_events_is_woken_by_any(book: Notebook) -> None:
     mine = journal(book)
 
     await asyncio.gather(
@@ -284,7 +252,7 @@ async def test_a_body_that_waits_for_very_many_events_is_woken_by_any(book: Book
     assert (ANY_EVENT,) == mine.suspension.waits_for
 
 
-async def test_a_body_is_not_left_in_the_middle_of_a_step_beside_the_wait(book: Book) -> None:
+async def test_a_body_is_not_left_in_the_middle_of_a_step_beside_the_wait(book: Notebook) -> None:
     mine = journal(book)
     body = Counter(1)
 
@@ -295,7 +263,7 @@ async def test_a_body_is_not_left_in_the_middle_of_a_step_beside_the_wait(book: 
     assert (EntryKind.STEP, "one") in book.entries
 
 
-async def test_a_step_cannot_wait(book: Book) -> None:
+async def test_a_step_cannot_wait(book: Notebook) -> None:
     mine = journal(book)
 
     with pytest.raises(ToolError) as raised:
@@ -312,7 +280,7 @@ def test_a_body_left_by_one_of_a_group_is_left() -> None:
 # --- effects ------------------------------------------------------------------------------------
 
 
-async def test_an_effect_is_made_once_and_its_proof_kept(book: Book) -> None:
+async def test_an_effect_is_made_once_and_its_proof_kept(book: Notebook) -> None:
     run, reconcile = Counter({"charge": "ch_1"}), Counter()
 
     told = [await journal(book).effect("charge", run, reconcile, 1.0) for _ in range(2)]
@@ -321,7 +289,7 @@ async def test_an_effect_is_made_once_and_its_proof_kept(book: Book) -> None:
     assert (1, 0) == (run.count, reconcile.count)
 
 
-async def lost_midway(book: Book) -> None:
+async def lost_midway(book: Notebook) -> None:
     """An effect whose run began, and whose worker was lost."""
     mine = journal(book)
     begun = asyncio.Event()
@@ -336,7 +304,7 @@ async def lost_midway(book: Book) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_effect_whose_worker_was_lost_is_looked_for_and_not_made_again(book: Book) -> None:
+async def test_an_effect_whose_worker_was_lost_is_looked_for_and_not_made_again(book: Notebook) -> None:
     await lost_midway(book)
     run, reconcile = Counter(), Counter("found")
 
@@ -346,7 +314,7 @@ async def test_an_effect_whose_worker_was_lost_is_looked_for_and_not_made_again(
     assert (0, 1) == (run.count, reconcile.count)
 
 
-async def test_an_effect_that_cannot_be_found_is_uncertain_for_good(book: Book) -> None:
+async def test_an_effect_that_cannot_be_found_is_uncertain_for_good(book: Notebook) -> None:
     await lost_midway(book)
     run = Counter()
 
@@ -356,7 +324,7 @@ async def test_an_effect_that_cannot_be_found_is_uncertain_for_good(book: Book) 
     assert 0 == run.count
 
 
-async def test_an_effect_is_open_while_nobody_can_say_and_decided_later(book: Book) -> None:
+async def test_an_effect_is_open_while_nobody_can_say_and_decided_later(book: Notebook) -> None:
     await lost_midway(book)
     mine = journal(book)
 
@@ -371,7 +339,7 @@ async def test_an_effect_is_open_while_nobody_can_say_and_decided_later(book: Bo
     assert EffectResult(EffectStatus.ACCEPTED, 1) == await mine.effect("charge", Counter(), Counter(1), 1.0)
 
 
-async def test_an_effect_that_raised_may_have_happened(book: Book) -> None:
+async def test_an_effect_that_raised_may_have_happened(book: Notebook) -> None:
     run, reconcile = Counter(RuntimeError()), Counter("found")
     mine = journal(book)
 
@@ -383,7 +351,7 @@ async def test_an_effect_that_raised_may_have_happened(book: Book) -> None:
     assert (EffectResult(EffectStatus.ACCEPTED, "found"), 1) == (told, run.count)
 
 
-async def test_two_workers_that_meet_at_one_effect_make_it_once(book: Book) -> None:
+async def test_two_workers_that_meet_at_one_effect_make_it_once(book: Notebook) -> None:
     run = Counter("mine")
     first, second = journal(book), journal(book)
 
@@ -398,7 +366,7 @@ async def test_two_workers_that_meet_at_one_effect_make_it_once(book: Book) -> N
 
 
 @pytest.mark.parametrize("proof", [NOW, "x" * 65_536], ids=["not lossless", "too large"])
-async def test_a_proof_that_cannot_be_kept_leaves_the_effect_open(book: Book, proof: Any) -> None:
+async def test_a_proof_that_cannot_be_kept_leaves_the_effect_open(book: Notebook, proof: Any) -> None:
     run = Counter(proof)
     mine = journal(book)
 
@@ -411,11 +379,44 @@ async def test_a_proof_that_cannot_be_kept_leaves_the_effect_open(book: Book, pr
 
 
 @pytest.mark.parametrize("text", ["[]", '{"state":"done"}', "{"])
-async def test_a_record_of_an_effect_that_cannot_be_read_makes_nothing(book: Book, text: str) -> None:
-    book.put(EntryKind.EFFECT, "charge", text)
+async def test_a_record_of_an_effect_that_cannot_be_read_makes_nothing(book: Notebook, text: str) -> None:
+    put(book, EntryKind.EFFECT, "charge", text)
     run, reconcile = Counter(), Counter()
 
     with pytest.raises(ToolError) as raised:
         await journal(book).effect("charge", run, reconcile, 1.0)
 
     assert ("RECORD_UNREADABLE", 0, 0) == (code_of(raised), run.count, reconcile.count)
+
+
+# --- a tool, try by try -------------------------------------------------------------------------
+
+
+@tool(durable=True)
+async def approve(ctx: ToolContext, order: int) -> dict[str, Any]:
+    """Reserve, wait for a word, ship."""
+    reserved = await ctx.step("reserve", lambda: f"reserved in try {ctx.attempt}")
+    word = await ctx.wait_for("approved", str(order))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ctx.sleep(3600, "cool down"))
+        shipped = group.create_task(ctx.step("ship", lambda: f"shipped in try {ctx.attempt}"))
+    return {"reserved": reserved, "word": word, "shipped": shipped.result()}
+
+
+async def test_a_body_goes_on_where_its_records_end_try_by_try(book: Notebook) -> None:
+    first = await book.call(approve, {"order": 7}, now=NOW)
+    book.deliver("approved", "7", {"by": "ann"})
+    second = await book.call(approve, {"order": 7}, now=NOW)
+    third = await book.call(approve, {"order": 7}, now=NOW + timedelta(hours=1))
+
+    assert Suspension(waits_for=(event_key("approved", "7"),), tried=1) == first
+    assert Suspension(resume_at=NOW + timedelta(hours=1), tried=2) == second
+    assert isinstance(third, ToolReply)
+    assert {"reserved": "reserved in try 1", "word": {"by": "ann"}, "shipped": "shipped in try 2"} == third.output
+
+
+async def test_a_body_that_lost_its_call_makes_no_reply(book: Notebook) -> None:
+    book.failure = StaleFenceError("the fence is stale")
+
+    with pytest.raises(StaleFenceError):
+        await book.call(approve, {"order": 7})

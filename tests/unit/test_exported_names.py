@@ -34,6 +34,8 @@ AGENT = [
     "ConversationSummary",
     "CountSource",
     "DeferredCatalog",
+    "EffectResult",
+    "EffectStatus",
     "FileBytes",
     "FileText",
     "FileUrl",

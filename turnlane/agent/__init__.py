@@ -23,6 +23,7 @@ from turnlane.agent.compaction import (
     SummaryContext,
 )
 from turnlane.agent.context import ContextBudget, PromptBudget
+from turnlane.agent.durable import EffectResult, EffectStatus
 from turnlane.agent.files import Upload
 from turnlane.agent.history import (
     FileBytes,
@@ -82,6 +83,8 @@ __all__ = [
     "ConversationSummary",
     "CountSource",
     "DeferredCatalog",
+    "EffectResult",
+    "EffectStatus",
     "FileBytes",
     "FileText",
     "FileUrl",
