@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -310,3 +311,53 @@ async def test_the_ledger_names_content_by_digest_and_never_holds_it(lane: Lane)
 
     assert [] == [event for event in events if "secret " in event.model_dump_json()]
     assert {"id", "status", "sha256", "parts", "bytes"} == set(events[0].payload["effect"]["message"])  # type: ignore[call-overload, index, arg-type]
+
+
+async def test_a_lane_that_opens_again_knows_which_model_its_run_speaks_with(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence, model=2)
+
+    reopened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+
+    assert reopened.progress is not None
+    assert 2 == reopened.progress.model
+
+
+async def test_a_run_that_begins_anew_speaks_with_its_agents_own_model(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence, model=2)
+    await lane.commit(lane.requeue("run-a"), lane.start("run-a"))
+
+    reopened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+
+    assert reopened.progress is not None
+    assert 0 == reopened.progress.model
+
+
+async def test_a_run_is_read_as_far_as_it_got_step_by_step(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.call_tools(fence, "c1", "c2")
+    result = lane.result("c2", "two")
+    await lane.store.begin_call(fence, "out-a", 2, lane.clock())
+    await lane.store.finish_call(fence, "out-a", 2, result, lane.clock())
+
+    answer = await lane.store.load_answer(lane.conversation_id, "run-a")
+
+    assert answer is not None
+    (step,) = answer.steps
+    assert (0, (result,), ("c1",)) == (step.step, step.results, step.open_calls)
+    assert await lane.store.load_answer(lane.conversation_id, "run-x") is None
+
+
+async def test_a_draft_and_an_admission_at_one_moment_both_land(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence)
+
+    written, committed = await asyncio.gather(
+        lane.checkpoint(fence, TextPart(text="so far")), lane.commit(lane.admit("b"))
+    )
+
+    snapshot = await lane.store.load_snapshot(lane.conversation_id)
+    assert written.version != committed.reply.results[-1].version
+    assert ["run-a", "run-b"] == [run.id for run in snapshot.runs]
+    assert "so far" in [message.text for message in snapshot.messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,11 @@ from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequ
 from turnlane.agent.step_input import StepInput, StepOverrides
 from turnlane.agent.stopping import StopContext, StopPolicy, called
 from turnlane.client import Result
+from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, ToolResultPart
 from turnlane.records.runs import FailureClass, RunState, TerminalReason
+from turnlane.testing.races import Barrier
 
 pytestmark = pytest.mark.server
 
@@ -314,3 +317,109 @@ async def test_a_step_that_cannot_be_prepared_fails_the_run_and_is_not_tried_aga
     assert TerminalReason.RUNTIME_FAILURE is result.reason
     assert result.failure is not None
     assert ("PREPARE_STEP_FAILED", [0], 0) == (result.failure.code, tried, await requests(bench, conversation))
+
+
+# --- while the application thinks ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["a policy", "an acceptance", "a preparation"])
+async def test_an_interrupt_while_the_application_thinks_ends_the_run_as_interrupted(
+    bench: Bench, serve: Serve, conversation: str, where: str
+) -> None:
+    thinking = Barrier("thinking", BOUND)
+
+    async def judge(given: object) -> bool:
+        await thinking.wait()
+        return True
+
+    async def prepare(step: StepInput) -> None:
+        await thinking.wait()
+
+    options: dict[str, dict[str, Any]] = {
+        "a policy": {"stop_when": {"thought": judge}},
+        "an acceptance": {"accept": judge},
+        "a preparation": {"prepare_step": prepare},
+    }
+    play = await open_play(bench, serve, conversation, **options[where])
+    ticket = await play.submit("A")
+    if where != "a preparation":
+        call = await play.stage.call(1)
+        if where == "a policy":
+            call.use(("c1", "look", "{}"))
+        else:
+            call.answer("so")
+    await thinking.until_reached()
+    await play.client.interrupt(conversation)
+    thinking.release()
+    result = await ticket.result(BOUND)
+
+    assert (TerminalReason.INTERRUPTED, None) == ended(result)
+
+
+# --- the silence of a model ---------------------------------------------------------------------
+
+
+async def test_the_clock_of_silence_stands_still_while_others_work(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    @tool(read_only=True)
+    async def ponder() -> str:
+        """Ponder."""
+        await asyncio.sleep(0.6)
+        return "pondered"
+
+    async def prepare(step: StepInput) -> None:
+        await asyncio.sleep(0.6)
+
+    agent = scripted([Call("ponder")], [Say("so")], tools=[ponder], prepare_step=prepare, idle_timeout=0.3)
+
+    result = await turn(bench, serve, conversation, agent)
+
+    assert (TerminalReason.SUCCESS, "so") == (result.reason, result.text)
+
+
+async def test_a_tool_that_takes_too_long_is_told_so_and_the_run_goes_on(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    @tool(timeout=0.1)
+    async def dawdle() -> None:
+        """Dawdle."""
+        await asyncio.sleep(30)
+
+    result = await turn(bench, serve, conversation, scripted([Call("dawdle")], [Say("so")], tools=[dawdle]))
+
+    assert (TerminalReason.SUCCESS, "so") == (result.reason, result.text)
+    assert result.message is not None
+    (output,) = [part.output for part in result.message.parts if isinstance(part, ToolResultPart)]
+    assert isinstance(output, dict)
+    assert "TIMEOUT" == output["error"]
+
+
+# --- writes that are refused --------------------------------------------------------------------
+
+
+class _Refusing:
+    """A store that refuses to keep drafts."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def checkpoint(self, *args: Any) -> None:
+        raise StoreIntegrityError("no draft is kept here")
+
+
+async def test_a_draft_that_cannot_be_stored_fails_the_run_as_our_own_fault(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    client = bench.client()
+    bench.store = _Refusing(bench.store)  # type: ignore[assignment]
+    await serve(scripted([Say("word by word", chunk=1)], checkpoint_every=2))
+
+    result = await (await client.submit(conversation, "hi")).result(BOUND)
+
+    assert TerminalReason.RUNTIME_FAILURE is result.reason
+    assert result.failure is not None
+    assert "STORE_INTEGRITY" == result.failure.code

@@ -18,6 +18,8 @@ from turnlane.agent import (
     SummaryContext,
     ToolContext,
     ToolError,
+    called,
+    require_output,
     tool,
 )
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, Script, ScriptedRequest, Stop
@@ -183,6 +185,33 @@ async def chosen_model(studio: Studio) -> None:
             await client.choose_model(studio.name, "loud")
         await client.choose_model(studio.name, None)
         await ended(await client.submit(studio.name, "two"))
+
+
+@turn
+async def fallback(studio: Studio) -> None:
+    """The first model fails for good in its second step, the second is overloaded once, the third answers."""
+    overloaded = Failure(failure_class=FailureClass.OVERLOADED, status=529, retryable=True)
+    refused = Failure(failure_class=FailureClass.AUTHENTICATION, status=401)
+    second = ScriptedModel(name="second", script=by_step([Fail(overloaded)]))
+    third = ScriptedModel(name="third", script=by_step([Say("3.")]))
+    script = by_step([ADD], [Fail(refused)])
+    async with studio.serving(agent(script, tools=[add], fallbacks=[second, third], retry=QUICK)) as client:
+        await ended(await client.submit(studio.name, "one and two?"))
+
+
+@turn
+async def policy_stop(studio: Studio) -> None:
+    """Judged at every boundary: the first goes on, the second stops the run."""
+    calls = by_step([ADD], [Call("ring", {"times": 2})], [Say("never")])
+    stopping = agent(calls, tools=[add, ring], stop_when={"rang": called("ring")}, accept=require_output())
+    async with studio.serving(stopping) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.POLICY_STOP)
+
+
+@turn
+async def rejected(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([ADD], [Say(" ")]), tools=[add], accept=require_output())) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.OUTPUT_REJECTED)
 
 
 # --- what policies do ---------------------------------------------------------------------------
