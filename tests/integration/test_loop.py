@@ -356,6 +356,29 @@ async def test_an_interrupt_while_the_application_thinks_ends_the_run_as_interru
     assert (TerminalReason.INTERRUPTED, None) == ended(result)
 
 
+async def test_a_lane_that_is_lost_while_a_boundary_is_judged_has_it_judged_again(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    thinking = Barrier("thinking", BOUND)
+
+    async def judge(context: StopContext) -> bool:
+        await thinking.wait()
+        return True
+
+    await serve(scripted([Call("look")], [Say("never")], stop_when={"thought": judge}))
+    client = bench.client()
+    first = await client.submit(conversation, "hi")
+    await thinking.until_reached()
+    await bench.temporal.get_workflow_handle(f"lane/{conversation}").terminate("the test needs a lost lane")
+    thinking.release()
+    await (await client.submit(conversation, "and")).result(BOUND)
+    result = await first.result(BOUND)
+
+    assert (TerminalReason.POLICY_STOP, "thought") == ended(result)
+    assert result.message is not None
+    assert ["seen"] == [part.output for part in result.message.parts if isinstance(part, ToolResultPart)]
+
+
 # --- the silence of a model ---------------------------------------------------------------------
 
 

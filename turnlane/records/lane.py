@@ -140,7 +140,8 @@ class RunProgress(Payload):
     """How far the live run got: the next step, its next attempt, and what it took on the way.
 
     `tries` counts the tries of this step on this model; `model` is 0 for the agent's own, then its fallbacks.
-    `last_input_tokens` is what the provider reported for the step just finished, if it did.
+    `last_input_tokens` is what the provider reported for the step just finished, if it did. `judged` is the last
+    step that was allowed to begin: a lane that was lost behind a tool round did not hear whether the next one is.
     `compacted` says that the compaction before its first step was seen to.
     `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
     waits for, so that no step follows.
@@ -166,6 +167,7 @@ class RunProgress(Payload):
     without_files: bool = False
     suspended: tuple[SuspendedCall, ...] = ()
     last_input_tokens: int | None = None
+    judged: int = 0
 
 
 class RetryFacts(Payload):

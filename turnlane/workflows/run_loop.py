@@ -46,6 +46,8 @@ class RunLoop:
                 await self._act_on_answers(run)
             elif self._compactor.is_due(run):
                 await self._compactor.before_first_step(run)
+            elif self._is_unjudged(run):
+                await self._judge_again(run)
             else:
                 await self._step(run)
             await self._durable()
@@ -172,15 +174,36 @@ class RunLoop:
     async def _next_step(self, run: LaneRun, fence: Fence) -> None:
         """Move on to the next step, unless a policy stops the run behind this one."""
         core = self._core
-        step, facts = fence.step + 1, core.facts
-        end = policy_end(MAX_STEPS) if facts is not None and step >= facts.max_steps else None
+        step = fence.step + 1
+        if await self._goes_on(run, fence) and core.progress is not None:
+            new = {"step": step, "attempt": 1, "tries": 0, "judged": step}
+            core.progress = core.progress.model_copy(update=new)
+
+    async def _goes_on(self, run: LaneRun, fence: Fence) -> bool:
+        """Whether the run goes on behind the step of `fence`; one that does not is ended here."""
+        core, facts = self._core, self._core.facts
+        end = policy_end(MAX_STEPS) if facts is not None and fence.step + 1 >= facts.max_steps else None
+        current: LaneRun | None = run
         if facts is not None and facts.judges:
             end = judged_end(await judge(core, run, fence, end.policy_name if end else None))
             current = self._standing(run)
-            if current is None:
-                return
-            run = current
-        if end is not None:
-            core.settle(run, end)
-        elif core.progress is not None:
-            core.progress = core.progress.model_copy(update={"step": step, "attempt": 1, "tries": 0})
+        if current is not None and end is not None:
+            core.settle(current, end)
+        return current is not None and end is None
+
+    def _is_unjudged(self, run: LaneRun) -> bool:
+        """Whether a lane was lost between a tool round and the judgement about it."""
+        progress, facts = self._core.progress, self._core.facts
+        if progress is None or facts is None or progress.run_id != run.id or progress.step <= progress.judged:
+            return False
+        return facts.judges or progress.step >= facts.max_steps
+
+    async def _judge_again(self, run: LaneRun) -> None:
+        core = self._core
+        progress = core.progress
+        await self._durable()
+        if progress is None or self._standing(run) is None:
+            return
+        behind = progress.model_copy(update={"step": progress.step - 1})
+        if await self._goes_on(run, core.fence(run, behind, 1)) and core.progress is not None:
+            core.progress = core.progress.model_copy(update={"judged": progress.step})
