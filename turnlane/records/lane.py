@@ -143,8 +143,6 @@ class RunProgress(Payload):
     `last_input_tokens` is what the provider reported for the step just finished, if it did. `judged` is the last
     step that was allowed to begin: a lane that was lost behind a tool round did not hear whether the next one is.
     `compacted` says that the compaction before its first step was seen to.
-    `answered` says that the approvals it answers were acted on; `asked` are approvals that its last step
-    waits for, so that no step follows.
     `without_files` says that a provider refused a file, so that files are told by their names from now on.
     `answered` says that the approvals it answers were acted on, at a step before the first one, and `waits` that
     others must be answered before a model is called. `asked` are approvals that its last step waits for, so
