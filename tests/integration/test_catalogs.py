@@ -12,6 +12,7 @@ from tests.integration.play import Play, open_play
 from tests.integration.stage import BOUND, ModelCall
 from turnlane.agent import Agent, OpenAIChatModel, Tool, tool
 from turnlane.agent.catalog import DeferredCatalog, PinQuestion, Surface, SurfaceQuestion
+from turnlane.agent.step_input import StepInput, StepOverrides
 from turnlane.agent.tool_search import Activation, SearchTool
 from turnlane.records.base import JsonObject
 from turnlane.records.ledger import LedgerKind
@@ -287,6 +288,47 @@ async def test_pins_see_the_step_and_what_was_said(
 
     assert [[SEARCH, "operation_0", "operation_1"], [SEARCH, "operation_0", "operation_2"]] == found
     assert [(0, 1), (1, 3)] == [(question.step, len(question.messages)) for question in asked]
+
+
+# --- beside other parts of an agent -------------------------------------------------------------
+
+
+async def test_what_a_step_asks_for_holds_but_for_its_tools(
+    bench: Bench, serve: Serve, conversation: str, workshop: Workshop
+) -> None:
+    def prepare(step: StepInput) -> StepOverrides:
+        return StepOverrides(active_tools=[SEARCH], instructions="Be brief.")
+
+    catalog = workshop.catalog()
+    play = await open_play(bench, serve, conversation, tools=(), catalog=catalog, prepare_step=prepare)
+    found = await steps(play, searched("operation_37"), [("c", "operation_37", "{}")])
+
+    base = [SEARCH, "operation_0"]
+    assert [base, [*base, "operation_37"], [*base, "operation_37"]] == found
+    assert [("Be brief.",)] * 3 == [call.request.prompt.system for call in play.stage.calls]
+    assert ["operation_37"] == workshop.ran
+
+
+async def test_a_tool_of_a_catalog_may_wait_for_approval(bench: Bench, serve: Serve, conversation: str) -> None:
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    catalog = DeferredCatalog(tools=[tool(approval="user-approval")(pay)])
+    play = await open_play(bench, serve, conversation, tools=(), catalog=catalog)
+    ticket = await play.submit("A")
+    (await play.stage.call(1)).use(("p", "pay", '{"amount": 1}'))
+    (await play.stage.call(2)).use(("q", "pay", '{"amount": 2}'))
+    first = await play.reasons(ticket)
+    (approval,) = await play.client.pending_approvals(conversation)
+    answered = await play.client.respond(conversation, approval.approval_id, True)
+    (await play.stage.call(3)).answer("Done.")
+
+    assert (["provider_stop"], ["success"], [2]) == (first, await play.reasons(answered), paid)
+    assert [[SEARCH], [SEARCH, "pay"], [SEARCH]] == [offered(call) for call in play.stage.calls]
 
 
 # --- what is kept -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.test_tool_search import RUN, catalog
 from turnlane.agent.active_tools import CatalogOverflowError, Selection, activate, selection_of
 from turnlane.agent.tool_search import Activation, schema_bytes
-from turnlane.records.base import Json
+from turnlane.records.base import Json, canonical_json
 from turnlane.records.catalog import SelectionStatus, ToolSelection
 from turnlane.records.messages import TextPart, ToolCallPart, ToolOutcome, ToolResultPart
 from turnlane.records.prompt import PromptMessage, Speaker
@@ -60,8 +60,15 @@ def test_a_later_message_replaces_an_earlier_one() -> None:
     assert (("third",), ("target", "other")) == (chosen.names, chosen.before)
 
 
-def test_a_later_search_without_a_match_takes_the_selection_back() -> None:
-    assert () == selected(ASKS, results(receipt("target")), ASKS, results(receipt())).names
+@pytest.mark.parametrize("status", [SelectionStatus.NO_MATCH, SelectionStatus.SELECTION_REFUSED])
+def test_a_later_search_that_selects_nothing_takes_the_selection_back(status: SelectionStatus) -> None:
+    later = results(receipt(status=status))
+
+    assert () == selected(ASKS, results(receipt("target")), ASKS, later).names
+
+
+def test_a_receipt_stored_as_text_does_not_hold() -> None:
+    assert () == selected(ASKS, results(canonical_json(receipt("target")))).names
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.agent.agent import Agent
-from turnlane.agent.model_choice import ModelContext, ModelQuestion, needed_by
+from turnlane.agent.model_choice import ModelContext, ModelQuestion, Preflight, needed_by
 from turnlane.agent.models import Model
 from turnlane.agent.registry import Capability
 from turnlane.records.admissions import Input
@@ -31,12 +31,10 @@ async def preflight(agent: Agent, request: PrepareAdmissions, item: Input, parts
         key = request.model or agent.model_key
         agent.models.preflight(key or "", (*_needed_by_tools(agent), *needed_by(parts)))
     if agent.preflight is not None:
-        await _ask(agent, request, item)
+        await _ask(agent, agent.preflight, request, item)
 
 
-async def _ask(agent: Agent, request: PrepareAdmissions, item: Input) -> None:
-    if agent.preflight is None:
-        return
+async def _ask(agent: Agent, ask: Preflight, request: PrepareAdmissions, item: Input) -> None:
     question = ModelQuestion(
         conversation_id=request.conversation_id,
         context=item.context,
@@ -45,7 +43,7 @@ async def _ask(agent: Agent, request: PrepareAdmissions, item: Input) -> None:
         chosen=request.model,
     )
     try:
-        answer = agent.preflight(question)
+        answer = ask(question)
         if inspect.isawaitable(answer):
             await answer
     except TurnlaneError:
