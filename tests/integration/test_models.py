@@ -147,6 +147,17 @@ async def test_a_chosen_model_answers_from_the_next_run_on(bench: Bench, serve: 
     assert (["model-fast", "model-deep", "model-fast"], "deep") == (asked(play), chosen)
 
 
+async def test_a_person_who_looks_at_the_lane_sees_the_chosen_model(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await opened(bench, serve, conversation)
+    await play.client.choose_model(conversation, "deep")
+    metadata = await play.lane.query("__temporal_workflow_metadata")
+    details = metadata["currentDetails"] if isinstance(metadata, dict) else metadata.current_details
+
+    assert "- model: `deep`" in details
+
+
 async def test_a_run_in_flight_keeps_its_model(bench: Bench, serve: Serve, conversation: str) -> None:
     play = await open_play(bench, serve, conversation, model="fast", models=MODELS)
     ticket = await play.submit("A")

@@ -22,6 +22,8 @@ def details(core: LaneCore) -> str:
     """The current details of a lane, as Markdown."""
     head = core.head
     lines = [f"**{state_word(core)}**", "", f"- agent: `{head.agent or 'none yet'}`"]
+    if head.model is not None:
+        lines.append(f"- model: `{head.model}`")
     live = head.live
     if live is not None:
         step = core.progress.step + 1 if core.progress else 1
