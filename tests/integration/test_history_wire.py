@@ -1,0 +1,396 @@
+"""What the next request says of what came before, through a lane, with the real SDKs over a strict provider.
+
+The server refuses whatever the strictest provider would, so each of these conversations goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.conftest import Bench, Serve
+from tests.integration.stage import BOUND
+from turnlane.activities.projection import FAILED_MARKER, INTERRUPTED_MARKER
+from turnlane.activities.providers.registry import Providers
+from turnlane.agent import Agent, FileBytes, HistoryOptions, OwnProjection, ToolContext, tool
+from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
+from turnlane.client import Result, Turnlane
+from turnlane.records.lane import RetryFacts
+from turnlane.records.messages import FilePart, InputPart, Message, TextPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import PromptMessage, Speaker
+from turnlane.records.runs import FailureClass, TerminalReason
+from turnlane.testing.fault_plan import Gate, Pass, Reasoning, Step, StreamError, ToolCalls, ToolUse
+from turnlane.testing.fault_server import FaultServer
+
+pytestmark = pytest.mark.server
+
+KEY_NAME = "HISTORY_TEST_KEY"
+WIRES: dict[str, type[Model]] = {"responses": OpenAIModel, "chat": OpenAIChatModel, "anthropic": AnthropicModel}
+THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+
+@dataclass
+class Talk:
+    """A conversation with an agent whose provider is strict."""
+
+    client: Turnlane
+    conversation: str
+    server: FaultServer
+
+    async def turn(self, text: str | Sequence[InputPart], *, policy: str | None = None) -> Result:
+        ticket = await self.client.submit(self.conversation, text, policy=policy)
+        return await ticket.result(BOUND)
+
+    @property
+    def bodies(self) -> list[Any]:
+        """The requests, none of which broke a rule."""
+        assert [] == [request.refusal for request in self.server.refusals]
+        return [request.body for request in self.server.requests]
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+async def talk(bench: Bench, serve: Serve, conversation: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
+    """Open a conversation whose model answers by a plan."""
+    monkeypatch.setenv(KEY_NAME, "sk-history-test")
+    async with AsyncExitStack() as stack:
+
+        async def opened(kind: type[Model], *plan: Step, extra: dict[str, Any] | None = None, **agent: Any) -> Talk:
+            server = await stack.enter_async_context(FaultServer(plan))
+            base_url = server.anthropic_url if kind is AnthropicModel else server.openai_url
+            model = kind(name="test-model", base_url=base_url, api_key_env=KEY_NAME, extra=extra or {})
+            providers = Providers()
+            stack.push_async_callback(providers.aclose)
+            agent.setdefault("retry", RetryFacts(initial_seconds=0.01))
+            await serve(Agent(name="teller", model=model, checkpoint_every=1, **agent), providers=providers)
+            return Talk(bench.client(), conversation, server)
+
+        yield opened
+
+
+@pytest.fixture(params=list(WIRES.values()), ids=list(WIRES))
+def kind(request: pytest.FixtureRequest) -> type[Model]:
+    """Each wire protocol in turn."""
+    chosen: type[Model] = request.param
+    return chosen
+
+
+# --- requests, read alike --------------------------------------------------------------------------
+
+
+def said(body: Any) -> list[tuple[str, str]]:
+    """A request in short: who says what; calls as `?`, results as `!` with what they say, thinking as `~`."""
+    if "input" in body:
+        return list(_items(body["input"]))
+    return [one for message in body["messages"] if message["role"] != "system" for one in _message(message)]
+
+
+def _items(items: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    for item in items:
+        match item.get("type", "message"):
+            case "function_call":
+                yield "assistant", "?"
+            case "function_call_output":
+                yield "tool", f"!{item['output']}"
+            case "reasoning":
+                yield "assistant", "~"
+            case _:
+                yield from ((item["role"], part["text"]) for part in item["content"])
+
+
+def _message(message: Any) -> Iterator[tuple[str, str]]:
+    role, content = message["role"], message.get("content")
+    if role == "tool":
+        yield "tool", f"!{content}"
+        return
+    for block in [{"type": "text", "text": content}] if isinstance(content, str) else content or ():
+        match block["type"]:
+            case "tool_use":
+                yield "assistant", "?"
+            case "tool_result":
+                yield "tool", f"!{block['content']}"
+            case "thinking":
+                yield "assistant", "~"
+            case _:
+                yield role, block.get("text", "")
+    yield from (("assistant", "?") for _ in message.get("tool_calls") or ())
+
+
+def results(body: Any) -> list[str]:
+    return [text for who, text in said(body) if who == "tool"]
+
+
+@dataclass
+class Digging:
+    """A tool that does not end by itself, beside one that does at once; both count."""
+
+    begun: asyncio.Event
+    done: asyncio.Event
+    stamped: int = 0
+
+    @property
+    def tools(self) -> list[Any]:
+        @tool
+        async def dig(context: ToolContext) -> str:
+            """Dig for a long time."""
+            self.begun.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        @tool
+        def stamp() -> str:
+            """Leave a mark."""
+            self.stamped += 1
+            self.done.set()
+            return "stamped"
+
+        return [dig, stamp]
+
+
+@pytest.fixture
+def digging() -> Digging:
+    return Digging(asyncio.Event(), asyncio.Event())
+
+
+# --- interrupted in the middle ---------------------------------------------------------------------
+
+
+async def test_an_interrupted_call_has_one_result_that_says_so_directly_behind_it(
+    talk: Open, kind: type[Model], digging: Digging
+) -> None:
+    opened = await talk(kind, ToolCalls([ToolUse("dig")]), Pass("ok"), Pass("still ok"), tools=digging.tools)
+    first = asyncio.create_task(opened.turn("dig"))
+    await asyncio.wait_for(digging.begun.wait(), BOUND)
+    second = await opened.turn("hi", policy="interrupt")
+    third = await opened.turn("and?")
+    ended = await first
+
+    assert TerminalReason.INTERRUPTED == ended.reason
+    assert [TerminalReason.SUCCESS] * 2 == [second.reason, third.reason]
+    user, call, result, marker, hi = said(opened.bodies[1])
+    assert [("user", "dig"), ("assistant", "?"), ("assistant", INTERRUPTED_MARKER), ("user", "hi")] == [
+        user,
+        call,
+        marker,
+        hi,
+    ]
+    assert "INTERRUPTED" in result[1] and "effects are unknown" in result[1]
+    assert said(opened.bodies[1]) == said(opened.bodies[2])[:5]
+
+
+async def test_an_interrupted_call_is_flagged_as_an_error_where_the_protocol_has_that(
+    talk: Open, digging: Digging
+) -> None:
+    opened = await talk(AnthropicModel, ToolCalls([ToolUse("dig")]), Pass("ok"), tools=digging.tools)
+    first = asyncio.create_task(opened.turn("dig"))
+    await asyncio.wait_for(digging.begun.wait(), BOUND)
+    await opened.turn("hi", policy="interrupt")
+    await first
+    _, assistant, behind, *_ = opened.bodies[1]["messages"]
+
+    assert ["tool_use"] == [block["type"] for block in assistant["content"]]
+    assert True is behind["content"][0]["is_error"]
+
+
+async def test_a_finished_neighbour_of_an_interrupted_call_keeps_its_result_and_is_not_run_again(
+    talk: Open, kind: type[Model], digging: Digging, bench: Bench, conversation: str
+) -> None:
+    calls = ToolCalls([ToolUse("stamp"), ToolUse("dig")])
+    opened = await talk(kind, calls, Pass("ok"), tools=digging.tools)
+    first = asyncio.create_task(opened.turn("both"))
+    await asyncio.wait_for(digging.begun.wait(), BOUND)
+    await asyncio.wait_for(digging.done.wait(), BOUND)
+    await until_result(bench, conversation)
+    await opened.turn("hi", policy="interrupt")
+    await first
+    stamped, cut = results(opened.bodies[1])
+
+    assert (1, "!stamped") == (digging.stamped, stamped)
+    assert "INTERRUPTED" in cut
+
+
+async def until_result(bench: Bench, conversation: str) -> None:
+    """Wait until the store has a result."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            snapshot = await bench.store.load_snapshot(conversation)
+            if any(isinstance(part, ToolResultPart) for message in snapshot.messages for part in message.parts):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_thinking_that_was_cut_is_not_sent_and_the_conversation_goes_on(talk: Open) -> None:
+    gate = Gate(of=Pass("so", reasoning=Reasoning("let me think of it", chunks=2)), after=3)
+    opened = await talk(AnthropicModel, gate, Pass("ok"), extra=THINKING)
+    first = asyncio.create_task(opened.turn("think"))
+    await asyncio.wait_for(gate.reached.wait(), BOUND)
+    second = await opened.turn("hi", policy="interrupt")
+    ended = await first
+
+    assert (TerminalReason.INTERRUPTED, TerminalReason.SUCCESS) == (ended.reason, second.reason)
+    assert [("user", "think"), ("user", "hi")] == said(opened.bodies[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "heard"),
+    [(HistoryOptions(), ["~", "?", "?"]), (HistoryOptions(interrupted_assistant="omit"), [])],
+    ids=["kept", "left out"],
+)
+async def test_reasoning_and_the_calls_that_it_led_to_are_kept_or_left_out_together(
+    talk: Open, digging: Digging, options: HistoryOptions, heard: list[str]
+) -> None:
+    calls = ToolCalls([ToolUse("stamp"), ToolUse("dig")], reasoning="hm")
+    opened = await talk(OpenAIModel, calls, Pass("ok"), tools=digging.tools, history=options)
+    first = asyncio.create_task(opened.turn("both"))
+    await asyncio.wait_for(digging.begun.wait(), BOUND)
+    await opened.turn("hi", policy="interrupt")
+    await first
+
+    assert heard == [text for who, text in said(opened.bodies[1]) if who == "assistant"][:3]
+
+
+# --- tried again -----------------------------------------------------------------------------------
+
+
+async def test_what_a_new_try_says_stands_behind_the_results_and_not_in_the_same_message(
+    talk: Open, kind: type[Model], digging: Digging
+) -> None:
+    cut = StreamError(
+        "overloaded_error" if kind is AnthropicModel else "server_error", after=2, of=Pass("half", chunks=2)
+    )
+    plan = (ToolCalls([ToolUse("stamp")], text="First."), cut, Pass("Done."), Pass("ok"))
+    opened = await talk(kind, *plan, tools=digging.tools)
+    result = await opened.turn("go")
+    await opened.turn("hi")
+
+    assert TerminalReason.SUCCESS == result.reason
+    assert [
+        ("user", "go"),
+        ("assistant", "First."),
+        ("assistant", "?"),
+        ("tool", "!stamped"),
+        ("assistant", "Done."),
+        ("user", "hi"),
+    ] == said(opened.bodies[-1])
+
+
+# --- text that nobody can store, and none at all ----------------------------------------------------
+
+
+async def test_what_cannot_be_stored_is_cleaned_once_and_the_conversation_goes_on(
+    talk: Open, kind: type[Model]
+) -> None:
+    @tool
+    def odd() -> str:
+        """Say something odd."""
+        return "a\ud83db\x00"
+
+    opened = await talk(kind, ToolCalls([ToolUse("odd")]), Pass("ok"), Pass("ok"), tools=[odd])
+    first = await opened.turn("go")
+    second = await opened.turn("hi")
+
+    assert [TerminalReason.SUCCESS] * 2 == [first.reason, second.reason]
+    assert ["!a\ufffdb\ufffd"] == results(opened.bodies[2])
+
+
+async def test_a_tool_that_says_nothing_is_told_as_one_that_did(talk: Open, kind: type[Model]) -> None:
+    @tool
+    def mute() -> str:
+        """Say nothing."""
+        return ""
+
+    opened = await talk(kind, ToolCalls([ToolUse("mute")]), Pass("ok"), tools=[mute])
+    await opened.turn("go")
+
+    assert ["!(no output)"] == results(opened.bodies[1])
+
+
+# --- the application's say -------------------------------------------------------------------------
+
+FILE: list[InputPart] = [TextPart(text="see"), FilePart(media_type="image/png", reference="s3://bucket/secret.png")]
+
+
+async def test_a_file_is_had_from_the_application_and_its_reference_stays_here(talk: Open, kind: type[Model]) -> None:
+    async def fetch(part: FilePart, message: Message) -> FileBytes:
+        return FileBytes(b"hi")
+
+    opened = await talk(kind, Pass("a picture"), history=HistoryOptions(resolve_file=fetch))
+    result = await opened.turn(FILE)
+    body = json.dumps(opened.bodies[0])
+
+    assert TerminalReason.SUCCESS == result.reason
+    assert ("aGk=" in body, "secret.png" in body) == (True, False)
+
+
+def broken(part: FilePart, message: Message) -> FileBytes:
+    raise RuntimeError("no such bucket")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (HistoryOptions(resolve_file=broken), "RESOLVE_FILE_FAILED"),
+        (HistoryOptions(unresolved_file="error"), "FILE_UNRESOLVED"),
+    ],
+)
+async def test_a_file_that_cannot_be_had_is_the_applications_failure_and_names_the_message(
+    talk: Open, options: HistoryOptions, code: str
+) -> None:
+    opened = await talk(AnthropicModel, Pass("never"), history=options)
+    result = await opened.turn(FILE)
+
+    assert (TerminalReason.RUNTIME_FAILURE, []) == (result.reason, opened.bodies)
+    assert result.run is not None and result.run.failure is not None
+    failure = result.run.failure
+    assert (FailureClass.APPLICATION, code) == (failure.failure_class, failure.code)
+    assert result.run.input_message_ids[0] == failure.record_id
+
+
+async def test_an_own_projection_that_no_provider_would_take_is_stopped_here(talk: Open) -> None:
+    def blank(messages: Sequence[Message]) -> OwnProjection:
+        message = PromptMessage(speaker=Speaker.USER, parts=(TextPart(text=" "),), record_id=messages[-1].id)
+        return OwnProjection(messages=[message])
+
+    opened = await talk(AnthropicModel, Pass("never"), history=HistoryOptions(project=blank))
+    result = await opened.turn("hi")
+
+    assert (TerminalReason.RUNTIME_FAILURE, []) == (result.reason, opened.bodies)
+    assert result.run is not None and result.run.failure is not None
+    assert "ILLEGAL_PROMPT" == result.run.failure.code
+    assert result.run.input_message_ids[0] == result.run.failure.record_id
+
+
+async def test_a_failed_answer_is_heard_with_its_mark_where_the_agent_says_so(talk: Open) -> None:
+    plan = (StreamError("invalid_request_error", after=4, of=Pass("half", chunks=2)), Pass("ok"))
+    opened = await talk(AnthropicModel, *plan, history=HistoryOptions(failed_assistant="marked"))
+    first = await opened.turn("go")
+    await opened.turn("hi")
+    (go, half, marker, hi) = said(opened.bodies[1])
+
+    assert TerminalReason.PROVIDER_FAILURE == first.reason
+    assert [("user", "go"), ("assistant", FAILED_MARKER), ("user", "hi")] == [go, marker, hi]
+    assert ("assistant", "ha") == half
+
+
+async def test_the_outcome_of_a_call_is_stored_as_the_model_was_told(
+    talk: Open, digging: Digging, bench: Bench, conversation: str
+) -> None:
+    opened = await talk(AnthropicModel, ToolCalls([ToolUse("dig")]), Pass("ok"), tools=digging.tools)
+    first = asyncio.create_task(opened.turn("dig"))
+    await asyncio.wait_for(digging.begun.wait(), BOUND)
+    await opened.turn("hi", policy="interrupt")
+    await first
+    snapshot = await bench.store.load_snapshot(conversation)
+    outcomes = [
+        part.outcome for message in snapshot.messages for part in message.parts if isinstance(part, ToolResultPart)
+    ]
+
+    assert [ToolOutcome.INTERRUPTED] == outcomes
