@@ -16,6 +16,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from turnlane.activities.answers import Answers
+from turnlane.activities.auditing import Auditor
 from turnlane.activities.compaction import Compactions
 from turnlane.activities.deliveries import DeliveryWork
 from turnlane.activities.judging import Judging
@@ -45,6 +46,7 @@ def build_worker(
     settings: LaneSettings | None = None,
     providers: Providers | None = None,
     approval_keys: ApprovalKeys | None = None,
+    invocations: Auditor | None = None,
     graceful_seconds: float = 10.0,
     sandboxed: bool = False,
     **options: Any,
@@ -57,16 +59,21 @@ def build_worker(
     releases of an application apart in Temporal; without one it is turnlane's version. With `sandboxed`, lanes
     run in the SDK's sandbox, which finds out what a workflow must not do, and costs a fifth of a turn's work; the
     lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. `approval_keys` sign what
-    people are asked to approve; without them those of `TURNLANE_APPROVAL_KEYS` do, if there are any. Raises
-    ValueError for two agents of one name, and for keys that cannot work.
+    people are asked to approve; without them those of `TURNLANE_APPROVAL_KEYS` do, if there are any. With
+    `invocations` (a `ModelInvocations`), runs leave receipts. Raises ValueError for two agents of one name, and for
+    keys that cannot work, TypeError for invocations of another store.
     """
     by_name = {agent.name: agent for agent in agents}
     if len(by_name) != len(agents):
         raise ValueError("two agents have one name")
     keys = approval_keys or ApprovalKeys.from_environment()
+    if invocations is not None:
+        if invocations.store is not store:
+            raise TypeError("the invocations are those of another store")
+        settings = (settings or LaneSettings()).model_copy(update={"invocations": True})
     work = LaneWork(store, by_name, bus, settings)
     providers = providers or Providers()
-    steps = ProviderSteps(store, by_name, bus, providers, keys)
+    steps = ProviderSteps(store, by_name, bus, providers, keys, invocations)
     compactions = Compactions(store, by_name, bus, providers)
     calls = ToolCalls(store, by_name, bus)
     return Worker(

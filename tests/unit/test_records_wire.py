@@ -15,6 +15,7 @@ from turnlane.records.admissions import Input, Policy
 from turnlane.records.base import Payload, ProviderEnvelope, Record
 from turnlane.records.catalog import SelectionStatus, ToolSelection
 from turnlane.records.events import EVENT_ADAPTER, AssistantDeltaEvent
+from turnlane.records.invocations import CompletionSettings
 from turnlane.records.messages import Message, MessageStatus, Role, TextPart
 from turnlane.records.mutations import Effect, Mutation
 from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase, Run, RunState
@@ -22,6 +23,7 @@ from turnlane.records.usage import CostValue, Provenance, UsageValue
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 DIGEST = "0" * 32
+SHA256 = "0" * 64
 
 
 def _modules() -> list[types.ModuleType]:
@@ -82,6 +84,7 @@ AGREEING: dict[type[BaseModel], Any] = {
     ToolSelection: lambda: ToolSelection(
         status=SelectionStatus.SELECTED, run_id="r", surface_key="default", selected=("look",)
     ),
+    CompletionSettings: lambda: CompletionSettings(max_output_tokens=3, temperature=1.5, top_p=0.5, seed=3),
     ProviderEnvelope: lambda: ProviderEnvelope(provider="p", data={"a": {"b": [1]}}),
 }
 """Records whose fields must agree with one another."""
@@ -107,7 +110,10 @@ def _value(hint: Any, full: bool) -> Any:
         return SCALARS[hint]
     origin = get_origin(hint)
     if origin is Annotated:
-        return DIGEST if "0-9a-f" in str(hint.__metadata__) else _value(get_args(hint)[0], full)
+        told = str(hint.__metadata__)
+        if "0-9a-f" in told:
+            return SHA256 if "{64}" in told else DIGEST
+        return _value(get_args(hint)[0], full)
     if origin in (Union, types.UnionType):
         return _value(get_args(hint)[0], full)
     if origin is Literal:

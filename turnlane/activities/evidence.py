@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from turnlane.activities.providers.base import Finish
 from turnlane.agent.models import Model
-from turnlane.records.base import JsonObject
+from turnlane.records.base import JsonObject, derived_id
+from turnlane.records.errors import ConversationPurgedError
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import Fence
 from turnlane.records.turns import ContextFigures
 from turnlane.records.usage import Usage
+from turnlane.store.protocol import StepFinish, Store
 
 
 @dataclass(frozen=True)
@@ -66,3 +71,12 @@ def response_evidence(
         "usage": None if spent.usage is None else spent.usage.model_dump(mode="json", exclude_none=True),
         "raw_usage": spent.raw,
     }
+
+
+async def keep_late_evidence(store: Store, finish: StepFinish, now: datetime) -> None:
+    """Keep what an attempt came to whose run is another's by now: it was paid for, and stands in the ledger only."""
+    fence = finish.fence
+    key = derived_id("late", fence.run_id, str(fence.token), str(fence.step), str(fence.attempt))
+    evidence = {**finish.evidence, "late": True}
+    with contextlib.suppress(ConversationPurgedError):
+        await store.append_event(fence.conversation_id, LedgerKind.PROVIDER_RESPONSE, evidence, now, key=key)

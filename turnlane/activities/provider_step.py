@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from temporalio import activity
 
 from turnlane.activities.approving import Approving
+from turnlane.activities.auditing import Audit, Auditor, NoAudit
 from turnlane.activities.budgets import budget_stop
 from turnlane.activities.draft import Draft
-from turnlane.activities.evidence import NOTHING, Spent, request_evidence, response_evidence
+from turnlane.activities.evidence import NOTHING, Spent, keep_late_evidence, request_evidence, response_evidence
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
 from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
@@ -46,11 +47,12 @@ from turnlane.activities.providers.base import (
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
+from turnlane.activities.step_ends import failed_step, refused_step, silence
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
-from turnlane.agent.models import Model
 from turnlane.agent.pricing import with_cost
 from turnlane.records.approvals import AskedApproval
+from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
@@ -75,7 +77,9 @@ class ProviderSteps:
         bus: EventBus,
         providers: Providers,
         keys: ApprovalKeys | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
+        self._auditor = auditor
         self._store = store
         self._agents = agents
         self._bus = bus
@@ -90,24 +94,14 @@ class ProviderSteps:
         fence = request.fence.model_copy(update={"attempt": attempt})
         agent = self._agents.get(request.agent)
         if agent is None:
-            return _failed(attempt, FailureClass.APPLICATION, "UNKNOWN_AGENT")
+            return failed_step(attempt, FailureClass.APPLICATION, "UNKNOWN_AGENT")
         async with heartbeats():
-            step = _Step(self._store, self._bus, self._providers, agent, request, fence, self._keys)
+            step = _Step(self._store, self._bus, self._providers, agent, request, fence, self._keys, self._auditor)
             try:
                 with moved_at_shutdown():
                     return await step.make()
             except StaleFenceError as error:
-                return _refused(attempt, error)
-
-
-def _failed(attempt: int, failure_class: FailureClass, code: str, record_id: str | None = None) -> StepOutcome:
-    failure = Failure(failure_class=failure_class, code=code, record_id=record_id)
-    return StepOutcome(end=StepEnd.FAILED, attempt=attempt, failure=failure)
-
-
-def _refused(attempt: int, error: StaleFenceError) -> StepOutcome:
-    interrupted = error.details.get("reason") == ControlReason.RUN_INTERRUPTED
-    return StepOutcome(end=StepEnd.ABORTED if interrupted else StepEnd.STALE, attempt=attempt)
+                return refused_step(attempt, error)
 
 
 @dataclass
@@ -132,7 +126,10 @@ class _Step:
         request: StepRequest,
         fence: Fence,
         keys: ApprovalKeys | None,
+        auditor: Auditor | None,
     ) -> None:
+        self._auditor = auditor
+        self._audit: Audit = NoAudit()
         self._store = store
         self._bus = bus
         self._providers = providers
@@ -165,21 +162,24 @@ class _Step:
             self._draft.active = prepared.active
             self._draft.deferred = prepared.catalog.calls if prepared.catalog is not None else None
             provider = self._providers.of(self._model)
+            asked = self._provider_request(prepared.prompt)
+            self._audit = self._auditor.audit(self._fence, asked) if self._auditor is not None else self._audit
+            receipt = await self._audit.open()
         except ApplicationFailedError as error:
-            return _failed(self._fence.attempt, FailureClass.APPLICATION, error.code, error.record_id)
+            return failed_step(self._fence.attempt, FailureClass.APPLICATION, error.code, error.record_id)
         except (OversizedPromptError, ProviderFailure) as error:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
-        await self._begin(prepared)
-        return await self._converse(provider, prepared.prompt)
+        await self._begin(prepared, receipt)
+        return await self._converse(provider, asked)
 
     # --- before the call ------------------------------------------------------------------------
 
-    async def _begin(self, prepared: Prepared) -> None:
+    async def _begin(self, prepared: Prepared, receipt: JsonObject) -> None:
         start = StepStart(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
             operation=self._operation,
-            evidence=request_evidence(self._fence, self._model, prepared.prompt, prepared.context),
+            evidence=request_evidence(self._fence, self._model, prepared.prompt, prepared.context) | receipt,
             prepared=prepared.turn,
             seed=prepared.seed,
             catalog=prepared.catalog.offer.evidence.model_dump(mode="json") if prepared.catalog is not None else None,
@@ -192,8 +192,8 @@ class _Step:
 
     # --- the call -------------------------------------------------------------------------------
 
-    async def _converse(self, provider: Provider, prompt: Prompt) -> StepOutcome:
-        request = ProviderRequest(
+    def _provider_request(self, prompt: Prompt) -> ProviderRequest:
+        return ProviderRequest(
             model=self._model,
             prompt=prompt,
             conversation_id=self._fence.conversation_id,
@@ -201,15 +201,18 @@ class _Step:
             step=self._fence.step,
             attempt=self._fence.attempt,
         )
+
+    async def _converse(self, provider: Provider, request: ProviderRequest) -> StepOutcome:
         try:
-            async with contextlib.aclosing(_closable(provider.stream(request))) as stream:
+            await self._audit.announce()
+            async with contextlib.aclosing(self._audit.stream(provider.stream(request))) as stream:
                 await self._read(stream)
             failure = self._settled()
             self._asked = await self._approved()
         except asyncio.CancelledError:
             return await self._cut_short()
         except TimeoutError:
-            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, _silence(self._model))
+            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, silence(self._model))
         except ProviderFailure as error:
             self._progress.early = Spent(error.usage, error.raw_usage) if error.usage else self._progress.early
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, error.failure)
@@ -366,17 +369,17 @@ class _Step:
             finish=finish.reason if finish else None,
             calls=self._draft.call_refs() if end is StepEnd.FINISHED else (),
             failure=failure,
-            cost=usage.cost if usage and usage.cost and usage.cost.value is not None else None,
             input_tokens=usage.input_tokens.value if usage else None,
             output_tokens=usage.output_tokens.value if usage else None,
+            operation_id=self._audit.operation_id,
             facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,
             asked=self._asked if end is StepEnd.FINISHED else (),
         )
 
     def _is_unbilled(self, failure: Failure | None) -> bool:
-        """Whether the provider refused the call with a status, before it answered anything."""
+        """Whether the call was not made, or refused with a status before anything was answered."""
         is_refused = failure is not None and failure.status is not None
-        return is_refused and self._progress.response_id is None and not self._draft.parts()
+        return self._audit.is_refused or (is_refused and self._progress.response_id is None and not self._draft.parts())
 
     async def _write_through(self, record: StepFinish) -> Written:
         """Store the end of the attempt, also when the activity is cancelled meanwhile: it has all there is to store.
@@ -384,7 +387,7 @@ class _Step:
         An abort waits for as long as the store is away, since the lane can end the run no sooner; a worker
         that shuts down gives it a moment, and then leaves the step to another.
         """
-        write = asyncio.ensure_future(persist(lambda: self._store.finish_step(record, utc_now())))
+        write = asyncio.ensure_future(self._store_end(record))
         try:
             return await asyncio.shield(write)
         except asyncio.CancelledError:
@@ -395,21 +398,15 @@ class _Step:
         write.cancel()
         raise asyncio.CancelledError
 
+    async def _store_end(self, record: StepFinish) -> Written:
+        receipt = await self._audit.close(record.operation.phase, record.usage)
+        record = record.model_copy(update={"evidence": record.evidence | receipt})
+        try:
+            return await persist(lambda: self._store.finish_step(record, utc_now()))
+        except StaleFenceError:
+            await persist(lambda: keep_late_evidence(self._store, record, utc_now()))
+            raise
+
     def _tell(self, written: Written) -> None:
         for event in written.events:
             self._bus.publish(event)
-
-
-async def _closable(stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamPart, None]:
-    """Any iterator as a generator, so that leaving it early closes it."""
-    try:
-        async for part in stream:
-            yield part
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
-
-
-def _silence(model: Model) -> Failure:
-    return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=model.reported_provider)

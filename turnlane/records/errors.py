@@ -6,6 +6,7 @@
     │   ├── IdempotencyConflictError · RecordIdCollisionError
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
     │   ├── ApprovalNotPendingError · ApprovalExpiredError · ApprovalRefusedError · ApprovalDecidedError
+    │   ├── PayloadNotFoundError
     │   └── FileRefusedError · ModelRefusedError · NoCompactionError · StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
@@ -13,7 +14,7 @@
     └── FinalError             making the call again cannot help
         ├── StoreSchemaError · StoreIntegrityError · StaleFenceError · StackError
         ├── TemporalRefusedError
-        ├── BudgetExceededError · BudgetUnenforceableError
+        ├── BudgetExceededError · BudgetUnenforceableError · PayloadUnreadableError
         └── PolicyFailedError · PreflightFailedError · StaleModelsError · RunFailedError
 
 Every class has a `code`, which travels (as the type of a Temporal failure, in a reply, on the CLI);
@@ -222,6 +223,12 @@ class PolicyFailedError(FinalError):
     code = "POLICY_FAILED"
 
 
+class PayloadNotFoundError(CallerError):
+    """The conversation has no payload under this id."""
+
+    code = "PAYLOAD_NOT_FOUND"
+
+
 class StoreRequiredError(CallerError):
     """The client was made without a store, and the call reads content."""
 
@@ -257,6 +264,12 @@ class BudgetUnenforceableError(FinalError):
     """The agent has a budget, and nobody knows what the conversation spent. Nothing was admitted."""
 
     code = "BUDGET_UNENFORCEABLE"
+
+
+class PayloadUnreadableError(FinalError):
+    """An encrypted payload does not open: another key, or it was changed or moved. `details['artifact_id']`."""
+
+    code = "PAYLOAD_UNREADABLE"
 
 
 class RunFailedError(FinalError):

@@ -166,6 +166,7 @@ class RunProgress(Payload):
     suspended: tuple[SuspendedCall, ...] = ()
     last_input_tokens: int | None = None
     judged: int = 0
+    operation_id: RecordId | None = None
 
 
 class RetryFacts(Payload):
@@ -216,7 +217,7 @@ class LaneSettings(Payload):
     """How a lane behaves whatever its agent; told by the worker that opened it.
 
     Continue-as-new is considered between runs from `events_between_runs` history events on, and
-    between steps from `events_between_steps` on.
+    between steps from `events_between_steps` on. `invocations` says that its worker keeps receipts of runs.
     """
 
     idle_close_seconds: Annotated[float, Field(gt=0)] | None = 900.0
@@ -227,6 +228,7 @@ class LaneSettings(Payload):
     local_seconds: Annotated[float, Field(gt=0)] = 5.0
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 8.0
     search_attributes: bool = False
+    invocations: bool = False
 
 
 def _or_invalid_input(value: Any, check: ValidatorFunctionWrapHandler) -> Any:

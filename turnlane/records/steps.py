@@ -14,7 +14,6 @@ from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, Taken
 from turnlane.records.messages import ToolOutcome
 from turnlane.records.runs import Failure, RunState
-from turnlane.records.usage import CostValue
 
 
 class Fence(Payload):
@@ -102,7 +101,7 @@ class StepOutcome(Payload):
 
     A finished step has a failure as well where its answer was cut or refused, or where judging it failed;
     `rejected` says that the agent does not accept it. `asked` are the approvals of its awaiting calls. `stop`
-    names the policy that stops the run before the call. `cost` is what the attempt cost, where that is known.
+    names the policy that stops the run before the call.
     """
 
     end: StepEnd
@@ -116,7 +115,7 @@ class StepOutcome(Payload):
     asked: tuple[AskedApproval, ...] = ()
     rejected: bool = False
     stop: Name | None = None
-    cost: CostValue | None = None
+    operation_id: RecordId | None = None
 
     @property
     def runs_its_calls(self) -> bool:

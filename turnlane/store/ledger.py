@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -41,16 +42,21 @@ def append_event(
 ) -> LedgerEvent:
     """Append an event; with a key that this kind has seen, return the one that is there."""
     head = find_conversation(connection, conversation_id) or create_conversation(connection, conversation_id, now)
-    if key is not None:
-        where = (LEDGER.c.conversation_id == conversation_id, LEDGER.c.kind == kind, LEDGER.c.once_key == key)
-        found = connection.execute(select(LEDGER).where(*where)).first()
-        if found is not None:
-            return ledger_event(found)
+    found = None if key is None else find_event(connection, conversation_id, kind, key)
+    if found is not None:
+        return found
     work = Work(connection, head)
     entry = work.record(kind, now, payload)
     entry.once_key = key
     work.flush(head.updated_at)
     return ledger_event(entry)
+
+
+def find_event(connection: Connection, conversation_id: str, kind: str, key: str) -> LedgerEvent | None:
+    """Return the event of a kind that was appended under a key."""
+    where = (LEDGER.c.conversation_id == conversation_id, LEDGER.c.kind == kind, LEDGER.c.once_key == key)
+    found = connection.execute(select(LEDGER).where(*where)).first()
+    return None if found is None else ledger_event(found)
 
 
 def read_events(
@@ -60,12 +66,15 @@ def read_events(
     to_seq: int | None,
     limit: int,
     tenant: str | None,
+    kinds: Sequence[str] | None = None,
 ) -> LedgerPage:
     """Return events in order, both bounds included; `next_seq` only if more match."""
     _check_bounds(from_seq, to_seq)
     query = select(LEDGER).where(LEDGER.c.conversation_id == conversation_id, LEDGER.c.seq >= (from_seq or 1))
     if to_seq is not None:
         query = query.where(LEDGER.c.seq <= to_seq)
+    if kinds is not None:
+        query = query.where(LEDGER.c.kind.in_(kinds))
     query = query.order_by(LEDGER.c.seq).limit(check_limit(limit) + 1)
     if tenant is not None and find_visible(connection, conversation_id, tenant) is None:
         return LedgerPage(items=())

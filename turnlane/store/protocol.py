@@ -495,8 +495,14 @@ class StoreReads(Protocol):
         to_seq: int | None = None,
         limit: int = 1000,
         tenant: str | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> LedgerPage:
-        """Return ledger events in order, both bounds included; `next_seq` only if more match."""
+        """Return ledger events in order, both bounds included; `next_seq` only if more match. Of some kinds only,
+        if any are named."""
+        ...
+
+    async def find_event(self, conversation_id: str, kind: str, key: str) -> LedgerEvent | None:
+        """Return the event that was appended under a key, if there is one."""
         ...
 
     async def last_seq(self, conversation_id: str, *, tenant: str | None = None) -> int:

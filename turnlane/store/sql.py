@@ -343,10 +343,14 @@ class SqlStore:
         to_seq: int | None = None,
         limit: int = 1000,
         tenant: str | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> LedgerPage:
         return await self._database.read(
-            lambda connection: ledger.read_events(connection, conversation_id, from_seq, to_seq, limit, tenant)
+            lambda connection: ledger.read_events(connection, conversation_id, from_seq, to_seq, limit, tenant, kinds)
         )
+
+    async def find_event(self, conversation_id: str, kind: str, key: str) -> LedgerEvent | None:
+        return await self._database.read(lambda connection: ledger.find_event(connection, conversation_id, kind, key))
 
     async def last_seq(self, conversation_id: str, *, tenant: str | None = None) -> int:
         return await self._database.read(lambda connection: ledger.last_seq(connection, conversation_id, tenant))

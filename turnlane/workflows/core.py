@@ -23,11 +23,13 @@ from turnlane.records.lane import (
     LaneStart,
     RunProgress,
 )
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.mutations import Landing
 from turnlane.records.runs import ENDINGS, RunState, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.workflows.calls import Outage
 from turnlane.workflows.ending import RunEnd
+from turnlane.workflows.finished import finished_receipt
 from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
 from turnlane.workflows.reducer import Decision, Transition, absorptions, observe, reduce
 
@@ -203,9 +205,17 @@ class LaneCore:
         decision = self.decide(command, lambda result: self._ended(run, end, absorbed, result))
         if not isinstance(decision, Transition):
             raise AssertionError(f"the end of the live run was refused: {decision}")
+        self._note_finished(run, end.reason)
         self.progress = None
         self.last_failure = end.failure.failure_class.value if end.failure else ""
         self.schedule()
+
+    def _note_finished(self, run: LaneRun, reason: TerminalReason) -> None:
+        """Have the receipt of a run's invocation committed with its end."""
+        if self.settings.invocations:
+            receipt = finished_receipt(self.conversation_id, run, self.progress, reason)
+            if receipt is not None:
+                self.note(LedgerKind.INVOCATION_FINISHED, receipt)
 
     def _ended(self, run: LaneRun, end: RunEnd, absorbed: tuple[str, ...], result: Landing) -> None:
         terminal = Terminal(
@@ -264,6 +274,8 @@ class LaneCore:
             on_commit(result)
 
         decision = self.decide(command, committed, on_loss)
+        if run is not None and isinstance(decision, Transition):
+            self._note_finished(run, reason)
         self.schedule()
         return decision
 

@@ -83,6 +83,7 @@ class ModelSteps:
                     "attempt": outcome.attempt + 1,
                     "input_tokens": core.progress.input_tokens + (outcome.input_tokens or 0),
                     "output_tokens": core.progress.output_tokens + (outcome.output_tokens or 0),
+                    "operation_id": outcome.operation_id or core.progress.operation_id,
                     "last_input_tokens": outcome.input_tokens
                     if outcome.end is StepEnd.FINISHED
                     else core.progress.last_input_tokens,
