@@ -210,6 +210,8 @@ def test_for_programs_an_error_is_an_object(cli: Cli) -> None:
         ("submit", "bad\nid", "hi"),
         ("show", "read", "--run", "no-such-run"),
         ("purge", "c"),
+        ("deliver", "c", "paid", "7", "--payload", "{"),
+        ("deliver", "c", "paid", "7", "--payload", "[-0.0]"),
         ("schema", "NoSuchRecord"),
         ("worker", "--agent", "no.such.module:agent"),
         ("worker", "--agent", "no-colon"),
@@ -285,6 +287,16 @@ def test_a_queued_run_is_listed_and_cancelled_and_the_running_one_stopped(cli: C
     assert 0 == cli("cancel", "busy", queued).code
     assert 0 == cli("interrupt", "busy", "--run", waiting).code
     assert "nothing was running" in cli("stop", "idle").text
+
+
+def test_the_first_delivery_of_an_event_stands(cli: Cli) -> None:
+    told = [
+        cli("deliver", "shop", "paid", "7", *payload, "--json").lines[0]["accepted"]
+        for payload in ((), ("--payload", '{"by": "ann"}'), ())
+    ]
+
+    assert [True, False, True] == told
+    assert "another delivery came first: paid 7" in cli("deliver", "shop", "paid", "7", "--payload", "1").text
 
 
 def test_a_purged_conversation_is_gone(cli: Cli) -> None:

@@ -294,6 +294,63 @@ async def test_a_waiting_call_ends_at_once_when_its_run_is_asked_to_stop(
     assert [ToolOutcome.INTERRUPTED] == [part.outcome for part in results(result)]
 
 
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [("ch_1", "accepted"), (None, "uncertain"), (RuntimeError(), "EFFECT_UNRESOLVED")],
+    ids=["found", "not found", "nobody can say"],
+)
+async def test_an_effect_whose_worker_left_is_looked_for_and_not_made_again(
+    bench: Bench, serve: Serve, conversation: str, found: Any, told: str
+) -> None:
+    hold = Barrier("hold", BOUND)
+    counted = Counted()
+
+    async def charge() -> str:
+        counted.add("charge")
+        await hold.wait()
+        return "never said"
+
+    def look() -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    @tool(durable=True)
+    async def pay(ctx: ToolContext) -> str:
+        """Pay."""
+        return (await ctx.effect("charge", run=charge, reconcile=look)).status
+
+    agent = calling([Call("pay")], pay)
+    async with bench.worker(agent, graceful_seconds=0.1):
+        _, ticket = await begin(bench, conversation)
+        await hold.until_reached()
+    await serve(agent)
+
+    (output,) = outputs(await ticket.result(BOUND))
+
+    assert told == (output["error"] if isinstance(output, dict) else output)
+    assert {"charge": 1} == counted.counts
+
+
+async def test_no_content_of_a_durable_call_is_in_the_history(bench: Bench, serve: Serve, conversation: str) -> None:
+    @tool(durable=True)
+    async def secretive(ctx: ToolContext, given: str) -> str:
+        """Record and wait."""
+        kept = await ctx.step("keep", lambda: given + " kept")
+        await ctx.wait_for("go", "1")
+        return f"{kept} {'x' * 100_000}"
+
+    await serve(calling([Call("secretive", {"given": "hush"})], secretive))
+    client, ticket = await begin(bench, conversation)
+    await until_suspended(bench, conversation)
+    await client.deliver(conversation, "go", "1")
+    await ticket.result(BOUND)
+
+    history = await bench.temporal.get_workflow_handle(f"lane/{conversation}").fetch_history()
+    assert "hush" not in history.to_json()
+    assert max(event.ByteSize() for event in history.events) < 16 * 1024
+
+
 async def test_a_step_is_not_run_again_when_its_worker_leaves(bench: Bench, serve: Serve, conversation: str) -> None:
     counted = Counted()
     hold = Barrier("hold", BOUND)

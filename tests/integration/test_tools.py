@@ -13,6 +13,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from tests.conftest import Bench, Serve
+from tests.integration.play import open_play
 from tests.integration.stage import BOUND
 from turnlane.agent import Agent, Tool, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest
@@ -517,6 +518,29 @@ async def test_a_lone_surrogate_in_an_output_is_cleaned_once_and_the_conversatio
 
 
 # --- the fence ----------------------------------------------------------------------------------
+
+
+async def test_a_tool_whose_run_was_taken_away_before_is_not_run(bench: Bench, serve: Serve, conversation: str) -> None:
+    effects: list[str] = []
+
+    @tool
+    def charge() -> None:
+        """Charge."""
+        effects.append("charged")
+
+    play = await open_play(bench, serve, conversation, hold="begin_call", hold_answer=False, tools=[charge])
+    assert play.held is not None
+    ticket = await play.submit("A")
+    (await play.stage.call(1)).use(("call_1", "charge", "{}"))
+    await play.held.barrier.until_reached()
+
+    await play.client.interrupt(conversation)
+    play.held.barrier.release()
+    result = await ticket.result(BOUND)
+
+    assert result.message is not None
+    told = [part.output for part in result.message.parts if isinstance(part, ToolResultPart)]
+    assert ([], ["INTERRUPTED"]) == (effects, [code(output) for output in told])
 
 
 async def test_a_result_whose_run_was_taken_away_meanwhile_is_discarded(

@@ -21,7 +21,7 @@ PAYLOAD_BYTES = 64 * KIB
 ANY_EVENT = "*"
 """What a call waits for that waits for more events than travel with it: each delivery wakes it."""
 
-WAITS_AT_ONCE = 16
+WAITS_AT_ONCE = 4
 
 CONVERSATION_SCOPE = "conversation"
 """The scope of what belongs to no single call: delivered events."""
