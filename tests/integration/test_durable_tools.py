@@ -10,6 +10,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from tests.conftest import Bench, Serve
+from tests.integration.play import open_play
 from tests.integration.stage import BOUND, until
 from turnlane.agent import Agent, Tool, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest
@@ -373,3 +374,35 @@ async def test_a_step_is_not_run_again_when_its_worker_leaves(bench: Bench, serv
 
     assert [[1, 1]] == outputs(result)
     assert {"first": 1, "second": 1} == counted.counts
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["in one lane", "with its lane lost"])
+async def test_an_approved_call_may_wait_like_any_other(
+    bench: Bench, serve: Serve, conversation: str, is_lost: bool
+) -> None:
+    counted = Counted()
+
+    @tool(durable=True, approval="user-approval")
+    async def pay(ctx: ToolContext) -> dict[str, Any]:
+        """Pay, once the bank has said so."""
+        charged = await ctx.step("charge", lambda: counted.add("charge"))
+        return {"charged": charged, "bank": await ctx.wait_for("bank", "1")}
+
+    play = await open_play(bench, serve, conversation, tools=[pay])
+    first = await play.submit("go")
+    (await play.stage.call(1)).use(("p1", "pay", "{}"))
+    await first.result(BOUND)
+    (waiting,) = await play.client.pending_approvals(conversation)
+    ticket = await play.client.respond(conversation, waiting.approval_id, True)
+    await until_suspended(bench, conversation)
+
+    if is_lost:
+        await play.lane.terminate("the test loses the lane")
+    await play.client.deliver(conversation, "bank", "1", "yes")
+    (await play.stage.call(2)).answer("Paid.")
+    result = await ticket.result(BOUND)
+
+    told = [part for message in await play.messages() for part in message.parts if isinstance(part, ToolResultPart)]
+    assert TerminalReason.SUCCESS is result.reason
+    assert [{"charged": 1, "bank": "yes"}] == [part.output for part in told]
+    assert {"charge": 1} == counted.counts
