@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from turnlane.agent import AnthropicModel, Model, ModelDescriptor, ModelRegistry, OpenAIChatModel, OpenAIModel, Prices
-from turnlane.agent.registry import ModelsSnapshot, check_snapshot
+from turnlane.activities.providers.registry import Providers
+from turnlane.agent import (
+    AnthropicModel,
+    Model,
+    ModelDescriptor,
+    ModelRegistry,
+    OpenAIChatModel,
+    OpenAIModel,
+    Prices,
+    ScriptedModel,
+)
+from turnlane.agent.registry import BUILT_IN_PROVIDERS, ModelsSnapshot, check_snapshot
 from turnlane.records.errors import InvalidInputError, ModelRefusedError, StaleModelsError
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -92,6 +102,15 @@ def test_a_preflight_says_what_is_missing() -> None:
 
 def test_a_preflight_that_passes_returns_the_descriptor() -> None:
     assert REGISTRY["sonnet"] is REGISTRY.preflight("sonnet", ("tools", "vision"))
+
+
+async def test_every_built_in_provider_has_an_adapter_and_no_other_has() -> None:
+    kinds = [ScriptedModel(script=lambda request: ()), OpenAIModel(name="m"), OpenAIChatModel(name="m"), SONNET]
+    providers = Providers()
+    opened = {model.provider for model in kinds if providers.of(model) is not None}
+    await providers.aclose()
+
+    assert opened == BUILT_IN_PROVIDERS
 
 
 def test_a_provider_of_an_application_is_known_once_it_is_named() -> None:
