@@ -184,3 +184,27 @@ def _reset_of(witness: Witness) -> AttemptResetEvent:
 def _deltas_of(witness: Witness, attempt: int) -> int:
     deltas = [event for event in witness.events if isinstance(event, AssistantDeltaEvent)]
     return sum(1 for event in deltas if event.epoch.endswith(f":model:{attempt}"))
+
+
+@pytest.mark.parametrize("loses_lane", [False, True], ids=["worker", "worker and lane"])
+async def test_an_approved_call_whose_worker_died_is_not_made_again_and_its_approval_is_used_up(
+    house: House, conversation: str, loses_lane: bool
+) -> None:
+    victim = await house.worker()
+    client = house.client()
+    await (await client.submit(conversation, "approval")).result(timeout=30)
+    (waiting,) = await client.pending_approvals(conversation)
+    ticket = await client.respond(conversation, waiting.approval_id, True)
+    await until(lambda: bool(house.lines("pay")))
+
+    await victim.kill()
+    if loses_lane:
+        await house.temporal.get_workflow_handle(f"lane/{conversation}").terminate()
+    await house.worker()
+    if loses_lane:
+        await client.respond(conversation, waiting.approval_id, True)
+    result = await ticket.result(timeout=30)
+
+    (told,) = json.loads(result.text)
+    assert (TerminalReason.SUCCESS, "OUTCOME_UNKNOWN") == (result.reason, told["error"])
+    assert (1, ()) == (len(house.lines("pay")), await client.pending_approvals(conversation))

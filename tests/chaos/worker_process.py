@@ -88,6 +88,13 @@ def _durable(request: ScriptedRequest) -> Sequence[Action]:
     return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
 
 
+def _approval(request: ScriptedRequest) -> Sequence[Action]:
+    """Call a tool that waits for approval and then gets stuck, and repeat what it answered."""
+    parts = [part for message in request.prompt.messages for part in message.parts]
+    told = [part.output for part in parts if isinstance(part, ToolResultPart)]
+    return [Say(json.dumps(told))] if told else [Call("pay_and_hang")]
+
+
 def _soak(request: ScriptedRequest) -> Sequence[Action]:
     """An ordinary turn that takes a while."""
     if request.step == 0:
@@ -100,6 +107,7 @@ SCENES: dict[str, Callable[[ScriptedRequest], Sequence[Action]]] = {
     "between": _between,
     "tools": _tools,
     "durable": _durable,
+    "approval": _approval,
     "soak": _soak,
 }
 
@@ -141,6 +149,12 @@ def chaos_agent(folder: Path) -> Agent:
         note(folder, "charge", ctx.idempotency_key)
         await asyncio.Event().wait()
 
+    @tool(approval="user-approval")
+    async def pay_and_hang(ctx: ToolContext) -> None:
+        """Have an effect that somebody approved, and never say so."""
+        note(folder, "pay", ctx.idempotency_key)
+        await asyncio.Event().wait()
+
     @tool(read_only=True)
     async def look_and_hang(ctx: ToolContext) -> str:
         """Look; the first look takes for ever."""
@@ -173,7 +187,7 @@ def chaos_agent(folder: Path) -> Agent:
     return Agent(
         name="chaos",
         model=ScriptedModel(script=script),
-        tools=[charge, charge_and_hang, look_and_hang, ship],
+        tools=[charge, charge_and_hang, pay_and_hang, look_and_hang, ship],
         idle_timeout=None,
         checkpoint_every=2,
         compaction=Compaction(summarize=summarize),

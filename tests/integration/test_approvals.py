@@ -28,6 +28,7 @@ from turnlane.agent import (
     ApprovalStatus,
     ResponseRejected,
     Ruling,
+    ToolContext,
     tool,
 )
 from turnlane.client import Ticket
@@ -713,3 +714,22 @@ async def test_chat_messages_answer_no_approval(bench: Bench, serve: Serve, conv
     calls = [part for message in await play.messages() for part in message.parts if isinstance(part, ToolCallPart)]
 
     assert (["p1"], 1, {}) == (list(await pending(play)), len(calls), dict(till.made))
+
+
+async def test_a_durable_call_that_was_approved_may_sleep_and_goes_on_where_it_was(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    done: list[str] = []
+
+    @tool(approval="user-approval", durable=True)
+    async def ship(ctx: ToolContext) -> str:
+        """Ship."""
+        await ctx.step("pack", lambda: done.append("packed"))
+        await ctx.sleep(0.05)
+        return "shipped"
+
+    play = await open_play(bench, serve, conversation, tools=[ship])
+    await asked(play, SHIP)
+    reason = await finished(play, await respond(play, "s1", True), 2)
+
+    assert (TerminalReason.SUCCESS, ["packed"], {"s1": "shipped"}) == (reason, done, await outputs(play))

@@ -324,6 +324,47 @@ def test_a_worker_serves_an_agent_of_the_folder_until_it_is_told_to_stop(cli: Cl
     assert (0, "") == (process.returncode, errors)
 
 
+def test_a_call_that_waits_is_listed_approved_and_denied(cli: Cli) -> None:
+    (cli.folder / "gated.py").write_text(
+        "from turnlane.agent import Agent, ScriptedModel, tool\n"
+        "from turnlane.agent.models import Call, Say\n"
+        "@tool(approval='user-approval')\n"
+        "def pay(sum: int) -> str:\n"
+        "    return f'paid {sum}'\n"
+        "def script(request):\n"
+        "    last = request.prompt.messages[-1]\n"
+        "    return [Say(str(last.parts[0].output))] if last.speaker == 'tool' else [Call('pay', {'sum': 5})]\n"
+        "agent = Agent(name='gated', model=ScriptedModel(script=script), tools=[pay])\n"
+    )
+    here = ("--task-queue", "gated")
+    process = cli.start("worker", "--agent", "gated:agent", *here, "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    for name in ("gated-1", "gated-2"):
+        cli("submit", name, "pay", "--agent", "gated", "--wait", *here)
+    listed = cli("approvals", "--json", *here).lines
+    shown = cli("approvals", "gated-1", *here)
+    first, second = (each["approval_id"] for each in listed)
+    approved = cli("approve", "gated-1", first, "--responder", "ann", "--json", *here)
+    denied = cli("deny", "gated-2", second, "--reason", "too much", *here)
+    late = cli("deny", "gated-1", first, *here)
+    read_waiting = cli("approvals", *here)
+    cli("submit", "gated-1", "again", "--wait", *here)
+    said = cli("messages", "gated-1", *here)
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+
+    assert [("gated-1", "pay", {"sum": 5}), ("gated-2", "pay", {"sum": 5})] == [
+        (each["conversation_id"], each["tool_name"], each["input"]) for each in listed
+    ]
+    assert first in shown.text and second not in shown.text
+    assert (0, 0, 2) == (approved.code, denied.code, late.code)
+    assert f"tool-approval:{first}" == approved.lines[0]["idempotency_key"]
+    assert "APPROVAL_DECIDED" in late.errors and "approved" in late.errors
+    assert "nothing waits for approval" in read_waiting.text
+    assert "paid 5" in said.text
+
+
 def test_a_tail_tells_the_past_and_ends_with_ctrl_c(cli: Cli) -> None:
     cli("submit", "tailed", "hello", "--wait")
     process = cli.start("tail", "tailed", "--from-seq", "0")
