@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.replay.studio import BOUND, Studio, agent, by_step
 from turnlane.agent import (
+    Agent,
     Compaction,
     DeferredCatalog,
     ModelDescriptor,
@@ -23,16 +24,18 @@ from turnlane.agent import (
     tool,
 )
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, Script, ScriptedRequest, Stop
-from turnlane.client import Ticket
+from turnlane.client import Ticket, Turnlane
 from turnlane.records.admissions import Policy
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import (
     AgentMismatchError,
+    ApprovalDecidedError,
     IdempotencyConflictError,
     ModelRefusedError,
     RunConflictError,
 )
 from turnlane.records.lane import RetryFacts
+from turnlane.records.prompt import Speaker
 from turnlane.records.runs import Failure, FailureClass, TerminalReason
 
 Play = Callable[[Studio], Awaitable[None]]
@@ -547,3 +550,57 @@ async def compacted(studio: Studio) -> None:
         reply = await client.compact(studio.name, force=True)
         if reply.outcome is not CompactionResult.APPLIED:
             raise AssertionError(f"the compaction ended {reply.outcome}")
+
+
+def gated(**options: Any) -> Agent:
+    """An agent that asks for two calls that wait for approval and one that does not, and then is done."""
+
+    def script(request: ScriptedRequest) -> Sequence[Action]:
+        if request.prompt.messages[-1].speaker is Speaker.TOOL:
+            return [Say("Done.")]
+        return [ADD, Call("pay", {"sum": 5}, call_id="p1"), Call("pay", {"sum": 6}, call_id="p2")]
+
+    @tool(approval="user-approval")
+    def pay(sum: int) -> str:
+        """Pay."""
+        return f"paid {sum}"
+
+    return agent(script, tools=[add, pay], **options)
+
+
+async def approval_ids(client: Turnlane, name: str) -> list[str]:
+    """What waits for approval."""
+    return [each.approval_id for each in await client.pending_approvals(name)]
+
+
+@turn
+async def approved(studio: Studio) -> None:
+    """A question about two calls, answered by update and by signal; a third answer comes too late."""
+    async with studio.serving(gated()) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.PROVIDER_STOP)
+        first, second = await approval_ids(client, studio.name)
+        await ended(await client.respond(studio.name, first, True, responder="ann"), TerminalReason.PROVIDER_STOP)
+        await ended(await client.respond(studio.name, second, True, via="signal"))
+        with suppress(ApprovalDecidedError):
+            await client.respond(studio.name, first, False)
+
+
+@turn
+async def denied(studio: Studio) -> None:
+    """A question that waits through an unrelated turn and a rest of its lane, and is denied then."""
+    async with studio.serving(gated(), idle_close_seconds=0.1) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.PROVIDER_STOP)
+        first, second = await approval_ids(client, studio.name)
+        await studio.lane.result()
+        await studio.remember()
+        await ended(await client.respond(studio.name, first, False, reason="no"), TerminalReason.PROVIDER_STOP)
+        await ended(await client.respond(studio.name, second, False))
+
+
+@turn
+async def approved_in_a_fresh_history(studio: Studio) -> None:
+    """The lane moves to a fresh history between the question and the answer."""
+    async with studio.serving(gated(), events_between_runs=5) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.PROVIDER_STOP)
+        for approval_id in await approval_ids(client, studio.name):
+            await (await client.respond(studio.name, approval_id, True)).result(timeout=BOUND)
