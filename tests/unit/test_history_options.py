@@ -39,6 +39,7 @@ from turnlane.records.messages import (
     SourcePart,
     ToolApprovalRequestPart,
 )
+from turnlane.records.runs import ENDINGS, TerminalReason
 
 CUT = [ControlPart(reason=ControlReason.RUN_INTERRUPTED)]
 FILE = FilePart(media_type="image/png", reference="blob:secret", filename="b.png")
@@ -101,6 +102,26 @@ def test_a_failed_answer_is_heard_only_where_that_was_asked_for() -> None:
     assert [("user", ["hi"]), ("user", ["hi"])] == told(prompt)
     assert Verdict.UNFINISHED == decisions[1].reason
     assert [("assistant", ["half a", "?1"]), ("tool", ["!1"]), ("assistant", [FAILED_MARKER])] == told(marked)[1:4]
+
+
+HEARD = {
+    TerminalReason.SUCCESS,
+    TerminalReason.POLICY_STOP,
+    TerminalReason.PROVIDER_STOP,
+    TerminalReason.INTERRUPTED,
+    TerminalReason.CANCELLED,
+    TerminalReason.SHUTDOWN,
+}
+
+
+@pytest.mark.parametrize("reason", [reason for reason, ending in ENDINGS.items() if ending.message_status])
+def test_an_answer_is_heard_by_how_its_message_ended_and_not_its_run(reason: TerminalReason) -> None:
+    """A timeout, for one, cancels its run, and its answer is a failed one."""
+    status = ENDINGS[reason].message_status
+    assert status is not None
+    decisions = projected(user("u"), answer("a", step(0, text("well")), status=status), user("v"))[1]
+
+    assert (reason in HEARD) is decisions[1].projected
 
 
 @pytest.mark.parametrize("options", [HistoryOptions(), MARKED])

@@ -318,6 +318,23 @@ def test_two_hundred_turns_are_projected_in_a_few_milliseconds() -> None:
     assert best < 0.02
 
 
+def test_a_long_prompt_is_checked_in_a_few_milliseconds() -> None:
+    history: list[HistoryMessage] = []
+    for turn in range(200):
+        done = answer(f"a{turn}", step(0, call(f"{turn}"), results=[result(f"{turn}")]), step(1, text("done")))
+        history += [user(f"u{turn}"), done]
+    prompt = project(history, taken=(), instructions="be kind", tools=(), step=0)
+    best = min(_seconds_to_check(prompt) for _ in range(5))
+
+    assert best < 0.01
+
+
+def _seconds_to_check(prompt: Prompt) -> float:
+    begun = time.perf_counter()
+    check_prompt(prompt)
+    return time.perf_counter() - begun
+
+
 def _seconds_to_project(history: Sequence[HistoryMessage]) -> float:
     begun = time.perf_counter()
     project(history, taken=(), instructions="be kind", tools=(), step=0)
