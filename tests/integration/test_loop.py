@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.play import open_play
 from tests.integration.stage import BOUND
+from tests.replay.replaying import replay
 from turnlane.agent import Agent, tool
 from turnlane.agent.acceptance import Answer, require_output
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest, Stop, Think
@@ -18,6 +20,7 @@ from turnlane.agent.step_input import StepInput, StepOverrides
 from turnlane.agent.stopping import StopContext, StopPolicy, called
 from turnlane.client import Result
 from turnlane.records.errors import StoreIntegrityError
+from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, ToolResultPart
 from turnlane.records.runs import FailureClass, RunState, TerminalReason
@@ -377,6 +380,35 @@ async def test_a_lane_that_is_lost_while_a_boundary_is_judged_has_it_judged_agai
     assert (TerminalReason.POLICY_STOP, "thought") == ended(result)
     assert result.message is not None
     assert ["seen"] == [part.output for part in result.message.parts if isinstance(part, ToolResultPart)]
+
+
+async def test_a_policy_that_takes_long_is_judged_as_an_activity_and_its_history_replays(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    tried, judged = asyncio.Event(), Barrier("judged", BOUND)
+
+    async def judge(context: StopContext) -> bool:
+        if tried.is_set():
+            await judged.wait()
+            return True
+        tried.set()
+        await asyncio.Event().wait()
+        raise AssertionError("the first try is cancelled when it took too long")
+
+    settings = LaneSettings(local_seconds=0.3)
+    play = await open_play(bench, serve, conversation, stop_when={"slow": judge}, settings=settings)
+    ticket = await play.submit("A")
+    (await play.stage.call(1)).use(("c1", "look", "{}"))
+    await judged.until_reached()
+    waiting = await play.submit("B")
+    judged.release()
+    result = await ticket.result(BOUND)
+    (await play.stage.call(2)).answer("to B")
+    await waiting.result(BOUND)
+    history = await play.lane.fetch_history()
+
+    assert (TerminalReason.POLICY_STOP, "slow") == ended(result)
+    await replay(json.loads(history.to_json()))
 
 
 # --- the silence of a model ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ from turnlane.agent import (
     ModelRegistry,
     PolicyContext,
     ScriptedModel,
+    StopContext,
     SummaryContext,
     ToolContext,
     ToolError,
@@ -208,6 +209,22 @@ async def policy_stop(studio: Studio) -> None:
     calls = by_step([ADD], [Call("ring", {"times": 2})], [Say("never")])
     stopping = agent(calls, tools=[add, ring], stop_when={"rang": called("ring")}, accept=require_output())
     async with studio.serving(stopping) as client:
+        await ended(await client.submit(studio.name, "go"), TerminalReason.POLICY_STOP)
+
+
+@turn
+async def slow_judgement(studio: Studio) -> None:
+    """A policy that takes longer than a local activity may is asked again, by an activity that waits for it."""
+    tried = asyncio.Event()
+
+    async def judge(context: StopContext) -> bool:
+        if not tried.is_set():
+            tried.set()
+            await asyncio.Event().wait()
+        return True
+
+    stopping = agent(by_step([ADD]), tools=[add], stop_when={"slow": judge})
+    async with studio.serving(stopping, local_seconds=0.3) as client:
         await ended(await client.submit(studio.name, "go"), TerminalReason.POLICY_STOP)
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from turnlane.records.errors import FinalError, TurnlaneError, error_for
 from turnlane.records.lane import LaneSettings
@@ -74,7 +75,7 @@ async def store_call(name: str, argument: Any, result: type[R], settings: LaneSe
             retry_policy=_LOCAL_RETRY,
         )
         return answer
-    except (ActivityError, ApplicationError) as error:
+    except (ActivityError, ApplicationError, ActivityTimeoutError) as error:
         _raise_final(error)
     try:
         with outage:
@@ -92,8 +93,9 @@ async def store_call(name: str, argument: Any, result: type[R], settings: LaneSe
         raise
 
 
-def _raise_final(error: ActivityError | ApplicationError) -> None:
-    # A local activity that failed raises what it raised; only its timeouts are wrapped as those of others are.
+def _raise_final(error: ActivityError | ApplicationError | ActivityTimeoutError) -> None:
+    # A local activity that failed raises what it raised. Its timeout is wrapped as that of others is when it happens,
+    # and is not when the history is replayed.
     cause = error.cause if isinstance(error, ActivityError) else error
     if isinstance(cause, CancelledError):
         raise error
