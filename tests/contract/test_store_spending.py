@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from tests.contract.conftest import Lane
+from turnlane.records.base import JsonObject
 from turnlane.records.messages import TextPart
 from turnlane.records.runs import TerminalReason
 from turnlane.records.spending import ConversationSpend
@@ -157,3 +158,27 @@ async def test_a_call_that_was_refused_before_it_was_answered_costs_nothing(lane
 
     assert (1, 0, 100, 0.1) == figures(spent)
     assert not spent.total.partial
+
+
+async def test_a_compaction_without_a_run_is_counted_once(lane: Lane) -> None:
+    await answered(lane, "a", lane.reported(100, 0.1))
+    evidence: JsonObject = {"run_id": None, "usage": lane.reported(40, 0.5).model_dump(mode="json", exclude_none=True)}
+    for _ in range(2):
+        await lane.store.append_event(lane.conversation_id, "compaction/finished", evidence, lane.clock(), "once")
+
+    assert (2, 0, 140, 0.6) == figures(await spend(lane))
+
+
+async def test_an_event_is_found_by_its_key_and_read_by_its_kind(lane: Lane) -> None:
+    await answered(lane, "a", lane.reported(100))
+    for key in ("one", "two", "one"):
+        await lane.store.append_event(lane.conversation_id, "retry/started", {"key": key}, lane.clock(), key)
+
+    found = await lane.store.find_event(lane.conversation_id, "retry/started", "two")
+    page = await lane.store.read_events(lane.conversation_id, kinds=["retry/started"], limit=1)
+    rest = await lane.store.read_events(lane.conversation_id, kinds=["retry/started"], from_seq=page.next_seq)
+
+    assert found is not None
+    assert {"key": "two"} == found.payload
+    assert [{"key": "one"}, {"key": "two"}] == [event.payload for event in (*page.items, *rest.items)]
+    assert await lane.store.find_event(lane.conversation_id, "retry/started", "three") is None

@@ -9,9 +9,11 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.stage import Stage
 from turnlane.activities.invocations import AuthorizationRequest, ModelInvocations
-from turnlane.agent import tool
+from turnlane.agent import ScriptedModel, ToolContext, tool
+from turnlane.agent.models import Say
 from turnlane.records.invocations import (
     Caller,
+    CompletionRequest,
     InvocationAttempt,
     InvocationFinished,
     InvocationReceipt,
@@ -198,3 +200,58 @@ async def test_invocations_of_another_store_are_refused(bench: Bench) -> None:
     with pytest.raises(TypeError):
         bench.worker(stage.agent(), invocations=invocations)
     bench.store = invocations.store  # type: ignore[assignment]
+
+
+async def test_a_tool_may_ask_a_model_of_its_own(bench: Bench, serve: Serve, conversation: str) -> None:
+    titles = ScriptedModel(script=lambda request: [Say("Tides")])
+    invocations = ledger_of(bench, models={"title": titles})
+
+    @tool
+    async def title(ctx: ToolContext) -> str | None:
+        """Name the conversation."""
+        asked = CompletionRequest(
+            conversation_id=ctx.conversation_id,
+            idempotency_key=ctx.idempotency_key,
+            trace=traced_tool(ctx),
+            prompt="Name it.",
+            models=("title",),
+        )
+        return (await invocations.complete(asked, signal=ctx.cancelled)).text
+
+    stage = Stage()
+    await serve(stage.agent(tools=[title]), providers=stage.providers)
+    ticket = await bench.client().submit(conversation, "hello")
+    (await stage.call(1)).use(("c1", "title", "{}"))
+    (await stage.call(2)).answer("done")
+    result = await ticket.result()
+
+    found = await receipts(invocations, conversation)
+    history = await bench.store.load_history(conversation, result.run_id, ())
+
+    assert ("success", 4, None) == (result.reason.value, len(found), found[0].run_id)
+    assert ["Tides"] == [step.results[0].output for message in history for step in message.steps if step.results]
+
+
+def traced_tool(ctx: ToolContext) -> InvocationTrace:
+    return InvocationTrace(operation_id=ctx.run_id, purpose="title", project="notes")
+
+
+async def test_a_run_that_a_dead_worker_left_is_one_invocation(bench: Bench, serve: Serve, conversation: str) -> None:
+    stage, invocations = Stage(), ledger_of(bench)
+    agent = stage.agent(tools=[look])
+    async with bench.worker(agent, providers=stage.providers, invocations=invocations):
+        ticket = await bench.client().submit(conversation, "hello")
+        (await stage.call(1)).use(("c1", "look", "{}"))
+        await stage.call(2)
+    await serve(agent, providers=stage.providers, invocations=invocations)
+    (await stage.call(3)).answer("done")
+    await ticket.result()
+
+    found = await receipts(invocations, conversation)
+
+    assert (1, 1) == (
+        sum(isinstance(receipt, InvocationStarted) for receipt in found),
+        sum(isinstance(receipt, InvocationFinished) for receipt in found),
+    )
+    attempts = [receipt.attempt_id for receipt in found if isinstance(receipt, ProviderRequested)]
+    assert (3, 3) == (len(attempts), len(set(attempts)))

@@ -16,6 +16,7 @@ from turnlane.store.delivery import CheckpointNote, Told, load_notes, make_event
 from turnlane.store.pages import check_limit
 from turnlane.store.reads import find_visible
 from turnlane.store.rows import load_object, select_active
+from turnlane.store.spending import count_spend, spent_without_run
 from turnlane.store.statements import find_row
 from turnlane.store.tables import LEDGER, RUN, ConversationRow
 from turnlane.store.work import KNOWN_KINDS, Work, create_conversation, find_conversation
@@ -48,6 +49,7 @@ def append_event(
     work = Work(connection, head)
     entry = work.record(kind, now, payload)
     entry.once_key = key
+    count_spend(work, spent_without_run(kind, payload))
     work.flush(head.updated_at)
     return ledger_event(entry)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from turnlane.records.base import JsonObject, canonical_json
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.records.spending import ConversationSpend, Tally
 from turnlane.records.usage import TOKEN_FIELDS, UNREPORTED, Usage, add_usage, stated
@@ -26,6 +28,14 @@ def count_spend(work: Work, usage: Usage | None) -> None:
     work.head.spent = tally.plus(usage).model_dump_json(exclude_none=True)
 
 
+def spent_without_run(kind: str, payload: JsonObject) -> Usage | None:
+    """What an event tells that was spent without a run: by a compaction that somebody asked for."""
+    usage = payload.get("usage")
+    if kind != LedgerKind.COMPACTION_FINISHED or payload.get("run_id") is not None or usage is None:
+        return None
+    return Usage.model_validate_json(canonical_json(usage))
+
+
 def conversation_spend(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationSpend:
     """Return the total of the ended runs, and what the run in flight spent. Nothing for an unknown conversation."""
     head = find_visible(connection, conversation_id, tenant)
@@ -40,7 +50,8 @@ def conversation_spend(connection: Connection, conversation_id: str, tenant: str
         total=stated(tally.usage),
         costs=tally.costs,
         active_run_id=None if active is None else active.id,
-        active=None if active is None else run_spent(active),
+        # Without the attempt under way: what it will come to is not unknown, it is not there yet.
+        active=None if active is None else load_usage(active.usage),
     )
 
 
