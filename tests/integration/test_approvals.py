@@ -29,6 +29,7 @@ from turnlane.agent import (
     ResponseRejected,
     Ruling,
     ToolContext,
+    require_output,
     tool,
 )
 from turnlane.client import Ticket
@@ -733,3 +734,48 @@ async def test_a_durable_call_that_was_approved_may_sleep_and_goes_on_where_it_w
     reason = await finished(play, await respond(play, "s1", True), 2)
 
     assert (TerminalReason.SUCCESS, ["packed"], {"s1": "shipped"}) == (reason, done, await outputs(play))
+
+
+# --- with acceptance, and with a lane that is lost ----------------------------------------------
+
+
+async def test_an_unanswered_question_is_no_answer_to_be_judged(bench: Bench, serve: Serve, conversation: str) -> None:
+    play, _ = await open_till(bench, serve, conversation, accept=require_output)
+    result = await asked(play)
+    await play.lane.terminate()
+    reopened = [each.approval_id for each in await play.store.pending_approvals(conversation)]
+
+    assert (TerminalReason.PROVIDER_STOP, 1) == (result.reason, len(reopened))
+
+
+async def test_an_empty_answer_behind_an_automatic_approval_is_judged(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play, till = await open_till(
+        bench, serve, conversation, accept=require_output, approvals=Approvals(policy=lambda question: "approved")
+    )
+    ticket = await play.submit("go")
+    (await play.stage.call(1)).use(PAY)
+    reason = await finished(play, ticket, 2, "")
+
+    assert (TerminalReason.OUTPUT_REJECTED, {"pay": 1}) == (reason, dict(till.made))
+
+
+async def test_a_lane_that_is_lost_before_its_run_could_end_asks_all_the_same(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    till = Till()
+    play = await open_play(bench, serve, conversation, tools=till.tools(), hold="finish_step", hold_answer=True)
+    assert play.held is not None
+    ticket = await play.submit("go")
+    (await play.stage.call(1)).use(PAY)
+    await play.held.barrier.wait_arrived()
+    await play.lane.terminate()
+    play.held.barrier.release()
+    unrelated = await play.submit("b")
+    first = await ticket.result(BOUND)
+    await finished(play, unrelated, 2)
+    reason = await finished(play, await respond(play, "p1", True), 3)
+
+    assert (TerminalReason.PROVIDER_STOP, TerminalReason.SUCCESS) == (first.reason, reason)
+    assert {"pay": 1} == dict(till.made)

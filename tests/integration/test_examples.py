@@ -98,3 +98,11 @@ async def test_a_tool_is_found_in_a_catalog_of_a_hundred(server: DevServer, tmp_
         f"step 3 {base}, weather_oslo",
         "It is sunny in Oslo.",
     ] == await run_example("catalog.py", tmp_path, server.target)
+
+
+async def test_an_approved_call_is_made_after_the_answer(server: DevServer, tmp_path: Path) -> None:
+    assert [
+        "provider_stop",
+        "waits: refund {'order': 'B2', 'amount': 500}",
+        "5 paid back for A1; 500 paid back for B2",
+    ] == await run_example("approvals.py", tmp_path, server.target)
