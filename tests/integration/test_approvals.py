@@ -740,7 +740,7 @@ async def test_a_durable_call_that_was_approved_may_sleep_and_goes_on_where_it_w
 
 
 async def test_an_unanswered_question_is_no_answer_to_be_judged(bench: Bench, serve: Serve, conversation: str) -> None:
-    play, _ = await open_till(bench, serve, conversation, accept=require_output)
+    play, _ = await open_till(bench, serve, conversation, accept=require_output())
     result = await asked(play)
     await play.lane.terminate()
     reopened = [each.approval_id for each in await play.store.pending_approvals(conversation)]
@@ -752,7 +752,7 @@ async def test_an_empty_answer_behind_an_automatic_approval_is_judged(
     bench: Bench, serve: Serve, conversation: str
 ) -> None:
     play, till = await open_till(
-        bench, serve, conversation, accept=require_output, approvals=Approvals(policy=lambda question: "approved")
+        bench, serve, conversation, accept=require_output(), approvals=Approvals(policy=lambda question: "approved")
     )
     ticket = await play.submit("go")
     (await play.stage.call(1)).use(PAY)
@@ -769,7 +769,7 @@ async def test_a_lane_that_is_lost_before_its_run_could_end_asks_all_the_same(
     assert play.held is not None
     ticket = await play.submit("go")
     (await play.stage.call(1)).use(PAY)
-    await play.held.barrier.wait_arrived()
+    await play.held.barrier.until_reached()
     await play.lane.terminate()
     play.held.barrier.release()
     unrelated = await play.submit("b")
