@@ -592,3 +592,41 @@ async def test_a_hook_of_the_agent_refuses_a_call_before_its_tool_is_run(
 
     assert ("FORBIDDEN", {"status": "ok"}) == (code(refused.output), done.output)
     assert ["/TMP/X"] == ran
+
+
+async def test_an_effect_of_an_interrupted_run_is_told_to_the_next_one_and_not_made_again(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    charged: list[str] = []
+    stuck = asyncio.Event()
+
+    @tool
+    def charge() -> str:
+        """Charge."""
+        charged.append("once")
+        return "charged"
+
+    @tool
+    async def hang() -> None:
+        """Take for ever."""
+        stuck.set()
+        await asyncio.Event().wait()
+
+    play = await open_play(bench, serve, conversation, tools=[charge, hang])
+    first = await play.submit("A")
+    (await play.stage.call(1)).use(("t1", "charge", "{}"), ("t2", "hang", "{}"))
+    stored = asyncio.Event()
+    await asyncio.gather(_until_stored(bench, conversation, "charged", stored), stuck.wait())
+    await play.client.interrupt(conversation)
+    await first.result(BOUND)
+
+    second = await play.submit("B")
+    call = await play.stage.call(2)
+    heard_parts = [part for message in call.request.prompt.messages for part in message.parts]
+    call.answer("Yes.")
+    await second.result(BOUND)
+
+    told = {part.call_id: part for part in heard_parts if isinstance(part, ToolResultPart)}
+    assert ["t1", "t2"] == list(told)
+    assert ("charged", "INTERRUPTED") == (told["t1"].output, code(told["t2"].output))
+    assert ["once"] == charged
