@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.recorded import SIGNED, answer, call, draft, prompt_of, record, result, step, text, told, user
-from turnlane.activities.projection import INTERRUPTED_MARKER, Verdict, project, project_with_decisions
+from turnlane.activities.projection import INTERRUPTED_MARKER, Verdict, project_with_decisions
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.records.lane import Taken
 from turnlane.records.messages import (
@@ -302,40 +301,3 @@ def test_any_history_gives_a_legal_prompt_and_one_decision_per_record(
 
     assert check_prompt(prompt) == []
     assert [decision.message_id for decision in decisions] == [item.message.id for item in history]
-
-
-def test_two_hundred_turns_are_projected_in_a_few_milliseconds() -> None:
-    history: list[HistoryMessage] = []
-    for turn in range(200):
-        done = answer(
-            f"a{turn}",
-            step(0, text("let me see"), call(f"{turn}"), results=[result(f"{turn}")]),
-            step(1, text("done")),
-        )
-        history += [user(f"u{turn}"), done]
-    best = min(_seconds_to_project(history) for _ in range(5))
-
-    assert best < 0.02
-
-
-def test_a_long_prompt_is_checked_in_a_few_milliseconds() -> None:
-    history: list[HistoryMessage] = []
-    for turn in range(200):
-        done = answer(f"a{turn}", step(0, call(f"{turn}"), results=[result(f"{turn}")]), step(1, text("done")))
-        history += [user(f"u{turn}"), done]
-    prompt = project(history, taken=(), instructions="be kind", tools=(), step=0)
-    best = min(_seconds_to_check(prompt) for _ in range(5))
-
-    assert best < 0.01
-
-
-def _seconds_to_check(prompt: Prompt) -> float:
-    begun = time.perf_counter()
-    check_prompt(prompt)
-    return time.perf_counter() - begun
-
-
-def _seconds_to_project(history: Sequence[HistoryMessage]) -> float:
-    begun = time.perf_counter()
-    project(history, taken=(), instructions="be kind", tools=(), step=0)
-    return time.perf_counter() - begun
