@@ -198,9 +198,10 @@ async def test_a_file_of_nowhere_is_refused_and_nothing_is_written(
     await serve(stage.agent(), providers=stage.providers)
     part = FilePart(media_type="image/png", reference="blob:none")
 
-    with pytest.raises(FileRefusedError):
+    with pytest.raises(FileRefusedError) as caught:
         await bench.client().submit(conversation, [part])
 
+    assert "missing" == caught.value.details["reason"]
     assert 0 == (await bench.store.load_snapshot(conversation)).version
 
 

@@ -190,9 +190,9 @@ class LaneWork:
         except TurnlaneError as error:
             if error.retryable:
                 raise
+            details = {name: fact for name, fact in error.details.items() if name != "fields"}
             fields = tuple(error.details.get("fields", ()))
-            decision = error.details.get("decision")
-            return RefusedInput(code=error.code, message=error.message, fields=fields, decision=decision)
+            return RefusedInput(code=error.code, message=error.message, fields=fields, details=details or None)
 
     async def _known(self, stored: StoredReceipt) -> KnownReceipt:
         receipt = stored.receipt

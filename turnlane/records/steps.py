@@ -9,7 +9,7 @@ from pydantic import Field
 
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.approvals import AskedApproval, CallOrigin
-from turnlane.records.base import Name, Payload, RecordId
+from turnlane.records.base import JsonObject, Name, Payload, RecordId
 from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, Taken
 from turnlane.records.messages import ToolOutcome
@@ -249,12 +249,12 @@ class KnownReceipt(Payload):
 
 
 class RefusedInput(Payload):
-    """An input that does not fit its agent, or its conversation. `decision` is that of an approval answered before."""
+    """An input that does not fit its agent, or its conversation: the error's code, message and details."""
 
     code: Name
     message: str
     fields: tuple[str, ...] = ()
-    decision: Name | None = None
+    details: JsonObject | None = None
 
 
 class PreparedAdmissions(Payload):

@@ -332,8 +332,8 @@ def _run_id(head: LaneHead, receipt: HeadReceipt) -> str:
 
 
 def _refused(found: RefusedInput) -> TurnlaneError:
-    facts: JsonObject = {"fields": list(found.fields)}
-    return error_for(found.code, found.message, facts if found.decision is None else {"decision": found.decision})
+    fields: JsonObject = {"fields": list(found.fields)} if found.fields else {}
+    return error_for(found.code, found.message, {**fields, **(found.details or {})})
 
 
 def _metadata(given: Input) -> JsonObject | None:
