@@ -29,7 +29,7 @@ from turnlane.store.protocol import HistoryMessage, RunContext, Store
 logger = logging.getLogger(__name__)
 
 JUDGE_SECONDS = 20.0
-"""How long all judges of a boundary, or an acceptance, may take."""
+"""How long everything that is asked at one boundary may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
