@@ -258,6 +258,17 @@ def test_a_model_is_chosen_shown_and_given_back(cli: Cli) -> None:
     assert "chosen: the agent's own model\n" == cli("model", "chosen").text
 
 
+def test_what_a_conversation_spent_is_shown(cli: Cli) -> None:
+    cli("submit", "spender", "hello", "--wait", "--json")
+    told = cli("spend", "spender", "--json").lines[0]
+    shown = cli("spend", "spender").text
+
+    assert (1, 1, None) == (told["runs"], told["missing"], told["active"])
+    assert told["total"]["input_tokens"]["value"] > 0
+    assert ("1 ended runs" in shown, "of 1 nobody knows the cost; known: nothing" in shown) == (True, True)
+    assert 0 == cli("spend", "nobody", "--json").lines[0]["runs"]
+
+
 def test_a_mistake_inside_an_agents_module_is_told_as_one(cli: Cli) -> None:
     (cli.folder / "mistaken.py").write_text("import json\nAGENT = json.no_such_name\n")
     reply = cli("worker", "--agent", "mistaken:AGENT")

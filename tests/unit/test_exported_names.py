@@ -12,6 +12,7 @@ import turnlane.client
 import turnlane.testing
 import turnlane.workflows
 from turnlane import worker
+from turnlane.activities import invocations
 
 AGENT = [
     "Acceptance",
@@ -92,6 +93,7 @@ AGENT = [
     "select_history",
     "tool",
 ]
+INVOCATIONS = ["AuthorizationRequest", "Completion", "ModelInvocations", "current_attempt"]
 CLIENT = ["Result", "Ticket", "Turnlane"]
 WORKER = ["SEARCH_ATTRIBUTES", "TASK_QUEUE", "build_worker", "has_search_attributes", "run_worker"]
 
@@ -111,8 +113,8 @@ def own_names(module: types.ModuleType) -> list[str]:
 
 @pytest.mark.parametrize(
     ("module", "names"),
-    [(turnlane.agent, AGENT), (turnlane.client, CLIENT), (worker, WORKER)],
-    ids=["agent", "client", "worker"],
+    [(turnlane.agent, AGENT), (turnlane.client, CLIENT), (worker, WORKER), (invocations, INVOCATIONS)],
+    ids=["agent", "client", "worker", "invocations"],
 )
 def test_a_door_opens_on_exactly_these_names(module: types.ModuleType, names: list[str]) -> None:
     assert names == own_names(module)
