@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from tests.unit.test_records_wire import NOW
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.activities.step_overrides import Overridden, StepOverriding, carried, instructions_of
@@ -20,6 +20,7 @@ from turnlane.records.steps import Fence, StepRequest
 from turnlane.records.turns import PreparedTurn, StepOverride
 from turnlane.store.protocol import RunContext
 
+NOW = datetime(2030, 1, 2, tzinfo=UTC)
 MARK = "xq7-never-to-be-seen-9"
 FIRST = ScriptedModel(name="first", script=lambda request: [])
 OTHER = ScriptedModel(name="other", script=lambda request: [])

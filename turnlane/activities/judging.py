@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from turnlane.activities.budgets import budget_stop
-from turnlane.activities.failing import ApplicationFailedError, as_failures, place_of
+from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
 from turnlane.agent.acceptance import Answer, waits_for_approval
 from turnlane.agent.agent import Agent
 from turnlane.agent.stopping import StepResult, StopContext, StopPolicy
 from turnlane.records.errors import StaleFenceError
-from turnlane.records.messages import Part
+from turnlane.records.messages import ControlReason, Part
 from turnlane.records.runs import Failure, FailureClass, TerminalReason
-from turnlane.records.steps import JudgeBoundary, Judgement
+from turnlane.records.steps import Fence, FinishReason, JudgeBoundary, Judgement, StepOutcome
 from turnlane.records.usage import stated
 from turnlane.store.protocol import HistoryMessage, RunContext, Store
 
@@ -104,7 +104,7 @@ class Judging:
         run = await self._store.load_run_context(fence.conversation_id, fence.run_id)
         answer = await self._store.load_answer(fence.conversation_id, fence.run_id)
         if run is None or answer is None:
-            raise StaleFenceError("the run is gone", reason="stale-run")
+            raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
         try:
             async with asyncio.timeout(JUDGE_SECONDS):
                 return await self._judged(agent, run, answer, request.stop)
@@ -121,6 +121,23 @@ class Judging:
             return Judgement()
         is_accepted = await accepts(agent, run, parts_of(answer), TerminalReason.POLICY_STOP)
         return Judgement(stop=first, rejected=not is_accepted)
+
+
+async def judge_end(store: Store, agent: Agent, fence: Fence, outcome: StepOutcome) -> StepOutcome:
+    """The outcome of a finished step with what its agent says of the answer, if this step is the run's last."""
+    if agent.accept is None or outcome.runs_its_calls:
+        return outcome
+    reason = TerminalReason.SUCCESS if outcome.finish is FinishReason.STOP else TerminalReason.PROVIDER_STOP
+    run = await persist(lambda: store.load_run_context(fence.conversation_id, fence.run_id))
+    answer = await persist(lambda: store.load_answer(fence.conversation_id, fence.run_id))
+    if run is None or answer is None:
+        raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
+    try:
+        is_accepted = await accepts(agent, run, parts_of(answer), reason)
+    except ApplicationFailedError as error:
+        failure = Failure(failure_class=FailureClass.APPLICATION, code=error.code)
+        return outcome.model_copy(update={"failure": failure})
+    return outcome.model_copy(update={"rejected": not is_accepted})
 
 
 def steps_of(answer: HistoryMessage) -> tuple[StepResult, ...]:

@@ -23,7 +23,7 @@ from turnlane.activities.evidence import NOTHING, Spent, keep_late_evidence, req
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
 from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
-from turnlane.activities.judging import accepts, parts_of
+from turnlane.activities.judging import judge_end
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.preparing import OversizedPromptError, Preparation, Prepared
 from turnlane.activities.providers.base import (
@@ -56,8 +56,8 @@ from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
-from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase, TerminalReason
-from turnlane.records.steps import RUNS_CALLS, Fence, FinishReason, StepEnd, StepOutcome, StepRequest
+from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase
+from turnlane.records.steps import RUNS_CALLS, Fence, StepEnd, StepOutcome, StepRequest
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import StepFinish, StepStart, Store, Written
 
@@ -229,7 +229,8 @@ class _Step:
             logger.error("run %s: the adapter failed with %s at %s", self._fence.run_id, type(error).__name__, place)
             failure = Failure(failure_class=FailureClass.UNKNOWN, code="ADAPTER_FAILED")
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, failure)
-        return await self._judged(await self._end(StepEnd.FINISHED, OperationPhase.COMPLETED, failure))
+        outcome = await self._end(StepEnd.FINISHED, OperationPhase.COMPLETED, failure)
+        return await judge_end(self._store, self._agent, self._fence, outcome)
 
     async def _read(self, stream: AsyncIterator[StreamPart]) -> None:
         loop = asyncio.get_running_loop()
@@ -315,23 +316,6 @@ class _Step:
         if finish is None or finish.reason not in RUNS_CALLS:
             return ()
         return await Approving(self._store, self._agent, self._keys).judge_step(self._draft, self._fence)
-
-    async def _judged(self, outcome: StepOutcome) -> StepOutcome:
-        """What the agent says of the answer, if this step is the run's last and its agent judges."""
-        if self._agent.accept is None or outcome.runs_its_calls:
-            return outcome
-        reason = TerminalReason.SUCCESS if outcome.finish is FinishReason.STOP else TerminalReason.PROVIDER_STOP
-        where = (self._fence.conversation_id, self._fence.run_id)
-        run = await persist(lambda: self._store.load_run_context(*where))
-        answer = await persist(lambda: self._store.load_answer(*where))
-        if run is None or answer is None:
-            raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
-        try:
-            is_accepted = await accepts(self._agent, run, parts_of(answer), reason)
-        except ApplicationFailedError as error:
-            failure = Failure(failure_class=FailureClass.APPLICATION, code=error.code)
-            return outcome.model_copy(update={"failure": failure})
-        return outcome.model_copy(update={"rejected": not is_accepted})
 
     async def _cut_short(self) -> StepOutcome:
         """The activity was cancelled. Only an abort ends the step; a worker's shutdown moves it elsewhere."""
