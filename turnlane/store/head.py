@@ -83,7 +83,7 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
     active = in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == row.id), RunRow))
     runs, more = _within_budget(_lane_runs(connection, row.id, active))
     receipts, complete = _recent_receipts(connection, row.id)
-    asked, asked_live = asked_approvals(connection, row.id)
+    asked, asked_live = asked_approvals(connection, row.id) if row.version > 0 else ((), {})
     head = LaneHead(
         conversation_id=row.id,
         agent=row.agent,
