@@ -215,6 +215,17 @@ async def test_a_resumed_run_keeps_its_finished_steps_only(lane: Lane) -> None:
     assert (1, 1) == (opened.progress.step, opened.progress.attempt)
 
 
+async def test_a_run_that_waits_to_be_taken_up_again_goes_on_behind_its_finished_steps(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.call_tools(fence, "c1")
+    await lane.store.finish_call(fence, "out-a", 1, lane.result("c1"), lane.clock())
+    await lane.apply(lane.requeue("run-a"))
+    opened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+
+    assert opened.progress is not None
+    assert ("run-a", 1) == (opened.progress.run_id, opened.progress.step)
+
+
 async def test_a_last_step_whose_run_did_not_end_is_made_again_in_its_place(lane: Lane) -> None:
     fence = await lane.begin_run("a")
     await lane.begin_step(fence)

@@ -10,12 +10,14 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import open_play
+from tests.integration.play import Play, current, open_play
 from tests.integration.stage import BOUND, until
 from turnlane.agent import Agent, Tool, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest
 from turnlane.agent.tools import ToolContext
 from turnlane.client import Result, Ticket, Turnlane
+from turnlane.records.admissions import RecordIds
+from turnlane.records.durable import WAITS_AT_ONCE
 from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import ToolOutcome, ToolResultPart
@@ -406,3 +408,71 @@ async def test_an_approved_call_may_wait_like_any_other(
     assert TerminalReason.SUCCESS is result.reason
     assert [{"charged": 1, "bank": "yes"}] == [part.output for part in told]
     assert {"charge": 1} == counted.counts
+
+
+async def test_a_body_that_waits_for_many_events_is_run_once_for_each_that_comes(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    counted = Counted()
+    names = [str(number) for number in range(WAITS_AT_ONCE + 2)]
+
+    @tool(durable=True)
+    async def hear_all(ctx: ToolContext) -> Any:
+        """Wait for many."""
+        counted.add("body")
+        return await asyncio.gather(*(ctx.wait_for("word", name) for name in names))
+
+    await serve(calling([Call("hear_all")], hear_all))
+    client, ticket = await begin(bench, conversation)
+
+    for number, name in enumerate(names, start=1):
+        await until_suspended(bench, conversation, number)
+        await client.deliver(conversation, "word", name, name)
+    result = await ticket.result(BOUND)
+
+    assert [names] == outputs(result)
+    assert len(names) + 1 == counted.counts["body"]
+
+
+async def test_a_body_that_wakes_in_a_fresh_history_goes_on_counting_its_tries(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    tries: list[int] = []
+
+    @tool(durable=True)
+    async def hear(ctx: ToolContext) -> Any:
+        """Wait."""
+        tries.append(ctx.attempt)
+        return [await ctx.wait_for("word", "1"), await ctx.wait_for("word", "2")]
+
+    settings = LaneSettings(events_between_runs=40, events_between_steps=40, local_seconds=1)
+    play = await open_play(bench, serve, conversation, hold="find_collisions", settings=settings, tools=[hear])
+    assert play.held is not None
+    ticket = await play.submit("go")
+    (await play.stage.call(1)).use(("c1", "hear", "{}"))
+    await until_suspended(bench, conversation)
+    await play.client.deliver(conversation, "word", "1", "said")
+    await until_suspended(bench, conversation, 2)
+    first = await current(play)
+    # What is being checked keeps the lane where it is, though it has nothing else to do there.
+    await play.submit("later", via="signal", record_ids=RecordIds(run_id="run-of-later"))
+    await play.held.barrier.until_reached()
+    await _deliver_others(play, until_events=45)
+    await play.client.deliver(conversation, "word", "2", "done")
+    still = await current(play)
+    play.held.barrier.release()
+    (await play.stage.call(2)).answer("done")
+    result = await ticket.result(BOUND)
+
+    assert (first, True) == (still, first != await current(play))
+    assert [["said", "done"]] == outputs(result)
+    assert [1, 2, 3] == tries
+
+
+async def _deliver_others(play: Play, until_events: int) -> None:
+    """Deliver what nobody waits for until the lane's history is that long, and the lane has seen that."""
+    number, is_long = 0, False
+    while not is_long:
+        is_long = len((await play.lane.fetch_history()).events) >= until_events
+        number += 1
+        await play.client.deliver(play.conversation, "other", str(number))

@@ -53,6 +53,42 @@ async def test_a_lost_lane_runs_nothing_twice_and_answers_what_waited(
     assert ["A", "B", "C"] == await play.answered()
 
 
+async def test_a_lane_that_is_cancelled_while_it_takes_a_run_up_again_repeats_nothing_of_it(
+    bench: Bench, conversation: str
+) -> None:
+    made: list[str] = []
+
+    @tool
+    def mark() -> str:
+        """Make a mark."""
+        made.append("mark")
+        return "made"
+
+    play = Play(bench, bench.client(), conversation, bench.store)
+    agent = play.stage.agent(tools=[mark])
+    async with bench.worker(agent, providers=play.stage.providers):
+        a = await play.submit("A")
+        (await play.stage.call(1)).use(("c1", "mark", "{}"))
+        await play.stage.call(2)
+        await play.lane.terminate("a test loses it")
+    b = await play.submit("B", via="signal")
+    await play.lane.cancel()
+    async with bench.worker(agent, providers=play.stage.providers):
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(play.lane.result(), BOUND)
+        waiting = await play.run(a)
+        c = await play.submit("C")
+        third = await play.stage.call(3)
+        play.stage.play()
+        reasons = await play.reasons(a, b, c)
+
+    assert (RunState.QUEUED, ["success"] * 3) == (waiting.state, reasons)
+    assert (run_id(a), 1) == (third.request.run_id, third.request.step)
+    assert [("user", "A"), ("assistant", "c1"), ("tool", "c1")] == third.heard
+    assert ["mark"] == made
+    assert ["A", "B", "C"] == await play.answered()
+
+
 async def test_a_call_that_was_under_way_in_a_lost_lane_is_not_made_again(
     bench: Bench, serve: Serve, conversation: str
 ) -> None:

@@ -97,9 +97,15 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
         model=row.model,
         approvals=asked,
     )
-    live = next((run for run in active if run.state in LIVE_STATES), None)
-    progress = None if live is None else _progress(connection, live, asked_live.get(live.id, ()))
+    begun = _begun(active)
+    progress = None if begun is None else _progress(connection, begun, asked_live.get(begun.id, ()))
     return OpenedLane(epoch=row.epoch, head=head, progress=progress, more=more)
+
+
+def _begun(active: Sequence[RunRow]) -> RunRow | None:
+    """The run that the lane goes on with: the live one, or one that a lane put back and nobody took up since."""
+    live = next((run for run in active if run.state in LIVE_STATES), None)
+    return live or next((run for run in active if run.execution_sequence is not None), None)
 
 
 def load_queue(connection: Connection, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
@@ -182,7 +188,7 @@ def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str
 
 
 def _progress(connection: Connection, row: RunRow, asked: tuple[AskedApproval, ...]) -> RunProgress:
-    """Return where a live run goes on: behind its kept steps, with an attempt that nobody used.
+    """Return where a run that has begun goes on: behind its kept steps, with an attempt that nobody used.
 
     A step without calls is a run's last. When its lane was lost before the run could end, the step is made
     again in its place; one more behind it would answer twice. Calls that may be run again are taken up in the

@@ -49,11 +49,11 @@ class ToolRound:
     def __init__(self, core: LaneCore) -> None:
         self._core = core
         self._round: _Round | None = None
-        self._delivered: set[str] = set()
+        self._delivered: list[str] = []
 
     def heard(self, key: str) -> None:
         """Wake the calls that wait for this event; one whose body is just going to wait is woken when it does."""
-        self._delivered.add(key)
+        self._delivered.append(key)
 
     def carried(self) -> RunProgress | None:
         """The progress of the live run for a fresh history: calls whose event has come are to be run at once."""
@@ -61,7 +61,9 @@ class ToolRound:
         if progress is None or not progress.suspended:
             return progress
         suspended = tuple(
-            call.model_copy(update={"suspension": None}) if self._is_delivered(call.suspension) else call
+            call.model_copy(update={"suspension": Suspension(tried=call.suspension.tried)})
+            if call.suspension is not None and self._is_delivered(call.suspension)
+            else call
             for call in progress.suspended
         )
         return progress.model_copy(update={"suspended": suspended})
@@ -102,14 +104,17 @@ class ToolRound:
 
     async def _drive(self, call: CallRef, handle: Handle | None, wait: Suspension | None) -> CallOutcome:
         """Run a call, and again whenever what its body waits for has come; what came of it in the end."""
+        since = 0
         while True:
             if handle is not None:
                 outcome = await self._call_result(handle, call)
                 if outcome.suspended is None:
                     return outcome
                 wait = outcome.suspended
-            if wait is None or not await self._has_come(wait):
+            if wait is None or not await self._has_come(wait, since):
                 return _unfinished(call, wait)
+            # What was delivered by now the body finds by itself: only later news is a reason to run it once more.
+            since = len(self._delivered)
             handle = self._start_call(call, wait.tried)
 
     def _start_call(self, call: CallRef, tried: int = 0) -> Handle:
@@ -157,20 +162,23 @@ class ToolRound:
 
     # --- waiting without a worker ---------------------------------------------------------------
 
-    async def _has_come(self, wait: Suspension) -> bool:
-        """Wait for what a body waits for. False when the run was asked to stop, or the lane has to move, first."""
+    async def _has_come(self, wait: Suspension, since: int) -> bool:
+        """Wait for what a body waits for. False when the run was asked to stop, or the lane has to move, first.
+
+        `since` is how many events had been delivered when the body was last run.
+        """
         seconds = self._seconds_left(wait)
         if seconds is not None and seconds <= 0:
             return not self._has_stopped()
         try:
             await workflow.wait_condition(
-                lambda: self._is_delivered(wait) or self._has_stopped() or self._must_move(),
+                lambda: self._is_delivered(wait, since) or self._has_stopped() or self._must_move(),
                 timeout=seconds,
                 timeout_summary="a tool sleeps",
             )
         except TimeoutError:
             return not self._has_stopped()
-        return self._is_delivered(wait) and not self._has_stopped()
+        return self._is_delivered(wait, since) and not self._has_stopped()
 
     def _seconds_left(self, wait: Suspension) -> float | None:
         """Until its time has come; None for a body that waits for events alone, however long they take."""
@@ -178,9 +186,9 @@ class ToolRound:
             return (wait.resume_at - workflow.now()).total_seconds()
         return None if wait.waits_for else 0.0
 
-    def _is_delivered(self, wait: Suspension | None) -> bool:
-        delivered, keys = self._delivered, wait.waits_for if wait is not None else ()
-        return any(key in delivered or (key == ANY_EVENT and bool(delivered)) for key in keys)
+    def _is_delivered(self, wait: Suspension, since: int = 0) -> bool:
+        news = self._delivered[since:]
+        return any(key in news or (key == ANY_EVENT and bool(news)) for key in wait.waits_for)
 
     def _has_stopped(self) -> bool:
         core = self._core
