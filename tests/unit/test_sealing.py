@@ -44,6 +44,18 @@ def test_an_error_is_told_with_its_causes_and_a_cycle_ends() -> None:
     assert expected == json_safe(outer)
 
 
+def test_a_cause_that_was_hidden_stays_hidden() -> None:
+    try:
+        try:
+            raise KeyError("secret")
+        except KeyError:
+            raise ValueError("outer") from None
+    except ValueError as error:
+        told = json_safe(error)
+
+    assert {"name": "ValueError", "message": "outer"} == told
+
+
 def test_what_is_sealed_opens_again() -> None:
     sealed = seal().seal(PLACE, {"prompt": "hello"})
 
@@ -108,6 +120,22 @@ def test_what_is_over_the_limit_is_neither_sealed_nor_opened() -> None:
 def test_a_key_has_32_bytes(key: bytes) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         seal(key=key)
+
+
+@pytest.mark.parametrize("key", [32, "k" * 32, [0] * 32])
+def test_a_key_is_bytes_and_a_number_makes_no_key_of_zeros(key: Any) -> None:
+    with pytest.raises(TypeError):
+        seal(key=key)
+
+
+def test_a_key_that_its_owner_wipes_is_kept_as_it_was() -> None:
+    key = bytearray(b"k" * 32)
+    one = PayloadSeal(key, 1024)  # type: ignore[arg-type]
+    sealed = one.seal(PLACE, "hello")
+    key[:] = bytes(32)
+
+    assert "hello" == one.open(sealed).value
+    assert b"k" * 8 not in repr(vars(one)).encode()
 
 
 @pytest.mark.parametrize("limit", [0, 1023, 64 * MIB + 1])

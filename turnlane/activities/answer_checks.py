@@ -10,10 +10,17 @@ import logging
 from datetime import datetime
 
 from turnlane.activities.failing import place_of
+from turnlane.activities.patience import Patience, PatienceLostError
 from turnlane.agent.agent import Agent
 from turnlane.agent.approvals import ApprovalResponse, Approvals, ResponseRejected
 from turnlane.records.admissions import Input
-from turnlane.records.approvals import MAX_REASON_CHARACTERS, ApprovalState, PendingApproval, StoredApproval
+from turnlane.records.approvals import (
+    MAX_ANSWERS,
+    MAX_REASON_CHARACTERS,
+    ApprovalState,
+    PendingApproval,
+    StoredApproval,
+)
 from turnlane.records.base import JsonObject, digest
 from turnlane.records.errors import (
     ApprovalDecidedError,
@@ -31,8 +38,13 @@ from turnlane.store.protocol import Store
 logger = logging.getLogger(__name__)
 
 
-async def check_answers(store: Store, agent: Agent, request: PrepareAdmissions, item: Input, now: datetime) -> None:
-    """Raise the error that says why the answers of a tool-role input are not admitted; all of them, or none."""
+async def check_answers(
+    store: Store, agent: Agent, request: PrepareAdmissions, item: Input, now: datetime, patience: Patience
+) -> None:
+    """Raise the error that says why the answers of a tool-role input are not admitted; all of them, or none.
+
+    `patience` is what is left of it for the application's word on all the answers that arrived together.
+    """
     answers = _answers(item)
     found = await store.find_approvals(request.conversation_id, [answer.approval_id for answer in answers])
     questions = [_pending(answer, found.get(answer.approval_id), now) for answer in answers]
@@ -46,13 +58,15 @@ async def check_answers(store: Store, agent: Agent, request: PrepareAdmissions, 
             reason=answer.reason,
             tenant=request.tenant,
         )
-        await _authorize(store, agent, rules, response, now)
+        await _authorize(store, agent, rules, response, now, patience)
 
 
 def _answers(item: Input) -> tuple[ToolApprovalResponsePart, ...]:
     answers = tuple(part for part in item.parts if isinstance(part, ToolApprovalResponsePart))
     if item.blob is not None or len(answers) != len(item.parts):
         raise InvalidInputError("approval answers travel with their input", fields=["blob"])
+    if len(answers) > MAX_ANSWERS:
+        raise InvalidInputError(f"an input answers at most {MAX_ANSWERS} approvals", fields=["parts"])
     if len({answer.approval_id for answer in answers}) != len(answers):
         raise InvalidInputError("an input answers an approval once", fields=["parts"])
     if any(answer.reason is not None and len(answer.reason) > MAX_REASON_CHARACTERS for answer in answers):
@@ -73,13 +87,18 @@ def _pending(answer: ToolApprovalResponsePart, approval: StoredApproval | None, 
     return approval.request
 
 
-async def _authorize(store: Store, agent: Agent, rules: Approvals, response: ApprovalResponse, now: datetime) -> None:
+async def _authorize(
+    store: Store, agent: Agent, rules: Approvals, response: ApprovalResponse, now: datetime, patience: Patience
+) -> None:
     """Ask the application whether the responder may answer. A rejection is kept in the ledger, once for each."""
     reason = ""
     try:
-        is_permitted = await rules.permits(response)
+        is_permitted = await patience.wait(rules.permits(response))
     except ResponseRejected as rejected:
         is_permitted, reason = False, rejected.reason
+    except PatienceLostError:
+        logger.error("the authorize function of agent %s took too long", agent.name)
+        raise PolicyFailedError("the agent's authorize function took too long") from None
     except Exception as error:
         name, place = type(error).__name__, place_of(error)
         logger.error("the authorize function of agent %s failed with %s at %s", agent.name, name, place)

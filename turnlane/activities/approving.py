@@ -12,6 +12,7 @@ from datetime import timedelta
 from turnlane.activities.draft import Draft
 from turnlane.activities.failing import persist, place_of
 from turnlane.activities.lane_work import utc_now
+from turnlane.activities.patience import Patience, PatienceLostError
 from turnlane.activities.preparing import ApplicationFailedError
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
@@ -31,15 +32,17 @@ from turnlane.store.protocol import NewCall, RunContext, Store
 logger = logging.getLogger(__name__)
 
 POLICY_FAILED = "APPROVAL_POLICY_FAILED"
+POLICY_TIMED_OUT = "APPROVAL_POLICY_TIMED_OUT"
 
 
 class Approving:
-    """Applies an agent's rules of approval."""
+    """Applies an agent's rules of approval, in one activity."""
 
     def __init__(self, store: Store, agent: Agent, keys: ApprovalKeys | None) -> None:
         self._store = store
         self._agent = agent
         self._keys = keys
+        self._patience = Patience()
 
     async def judge_step(self, draft: Draft, fence: Fence) -> tuple[AskedApproval, ...]:
         """Write the rulings on a step's calls into its draft, and return what a person is asked.
@@ -68,7 +71,10 @@ class Approving:
         return run
 
     async def ruling(self, rules: Approvals | None, run: RunContext, call: ToolCallPart) -> Ruling:
-        """What the rules say of a call. Raises `ApplicationFailedError` when the policy does, or answers nonsense."""
+        """What the rules say of a call.
+
+        Raises `ApplicationFailedError` when the policy fails, answers nonsense, or does not answer for a long time.
+        """
         if rules is None:
             return NOT_APPLICABLE
         tool = self._agent.tool(call.tool_name)
@@ -83,7 +89,10 @@ class Approving:
             metadata=run.metadata,
         )
         try:
-            return await rules.judge(question, tool.approval if tool is not None else None)
+            return await self._patience.wait(rules.judge(question, tool.approval if tool is not None else None))
+        except PatienceLostError:
+            logger.error("the approval policy of agent %s took too long", self._agent.name)
+            raise ApplicationFailedError(POLICY_TIMED_OUT) from None
         except Exception as error:
             name, place = type(error).__name__, place_of(error)
             logger.error("the approval policy of agent %s failed with %s at %s", self._agent.name, name, place)

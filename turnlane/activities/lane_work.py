@@ -13,6 +13,7 @@ from turnlane.activities.answer_checks import check_answers, refuse_hidden_answe
 from turnlane.activities.budgets import check_budget
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
+from turnlane.activities.patience import Patience
 from turnlane.activities.resolving import preflight
 from turnlane.agent.agent import Agent, PolicyContext
 from turnlane.records.admissions import BlobRef, Input, Policy, Terminal
@@ -171,13 +172,14 @@ class LaneWork:
         """Check inputs against store and agent, and choose the policy of each."""
         probed = [item.key for item, probe in zip(request.inputs, request.probe, strict=True) if probe]
         receipts = await self._store.find_receipts(request.conversation_id, probed) if probed else {}
-        prepared = [await self._prepare(request, item, receipts.get(item.key)) for item in request.inputs]
+        patience = Patience()
+        prepared = [await self._prepare(request, item, receipts.get(item.key), patience) for item in request.inputs]
         agent = self._agent_of(request, request.inputs[0])
         stale = agent is not None and agent.facts.digest != request.facts_digest
         return PreparedAdmissions(inputs=tuple(prepared), facts=agent.facts if agent is not None and stale else None)
 
     async def _prepare(
-        self, request: PrepareAdmissions, item: Input, receipt: StoredReceipt | None
+        self, request: PrepareAdmissions, item: Input, receipt: StoredReceipt | None, patience: Patience
     ) -> Policy | KnownReceipt | RefusedInput:
         # Another answer to the same approval has the same key: its giver is told how that was decided.
         is_other = (
@@ -186,7 +188,7 @@ class LaneWork:
         if receipt is not None and not is_other:
             return await self._known(receipt)
         try:
-            return await self._check(request, item)
+            return await self._check(request, item, patience)
         except TurnlaneError as error:
             if error.retryable:
                 raise
@@ -227,14 +229,16 @@ class LaneWork:
             return next(iter(self._agents.values()))
         return self._agents.get(name or "")
 
-    async def _check(self, request: PrepareAdmissions, item: Input) -> Policy:
+    async def _check(self, request: PrepareAdmissions, item: Input, patience: Patience) -> Policy:
         if request.agent is not None and item.agent not in (None, request.agent):
             raise AgentMismatchError("the conversation has another agent")
+        if item.role is Role.TOOL and item.tenant not in (None, request.tenant):
+            raise AgentMismatchError("the conversation has another tenant")
         agent = self._agent_of(request, item)
         if agent is None:
             raise UnknownAgentError("no agent of this name is served here; name one that a worker serves")
         if item.role is Role.TOOL:
-            return await self._check_answer(request, item, agent)
+            return await self._check_answer(request, item, agent, patience)
         _check_object("context", item.context, agent.context, agent.limits.metadata_bytes)
         _check_object("metadata", item.metadata, agent.metadata, agent.limits.metadata_bytes)
         parts = await self._check_content(request.conversation_id, item, agent)
@@ -243,7 +247,7 @@ class LaneWork:
         await check_budget(self._store, agent, request.conversation_id)
         return _policy(agent, request, item)
 
-    async def _check_answer(self, request: PrepareAdmissions, item: Input, agent: Agent) -> Policy:
+    async def _check_answer(self, request: PrepareAdmissions, item: Input, agent: Agent, patience: Patience) -> Policy:
         """Check an approval answer. It brings no context of its own as a rule, and joins no run in flight."""
         for name, value, model in (
             ("context", item.context, agent.context),
@@ -251,7 +255,7 @@ class LaneWork:
         ):
             _check_object(name, value, None if value is None else model, agent.limits.metadata_bytes)
         await self._check_ids(request.conversation_id, item)
-        await check_answers(self._store, agent, request, item, utc_now())
+        await check_answers(self._store, agent, request, item, utc_now(), patience)
         return Policy.QUEUE if item.policy in (None, Policy.INJECT) else item.policy
 
     async def _check_content(self, conversation_id: str, item: Input, agent: Agent) -> tuple[InputPart, ...]:

@@ -34,9 +34,13 @@ _DEPTH = 64
 
 
 class PayloadSeal:
-    """Encrypts and decrypts payloads of at most `max_bytes`. Raises ValueError for a key or a limit that is none."""
+    """Encrypts and decrypts payloads of at most `max_bytes`. Raises TypeError for a key that is not bytes,
+    ValueError for one of another length and for a limit that is none."""
 
     def __init__(self, key: bytes, max_bytes: int) -> None:
+        if not isinstance(key, bytes | bytearray | memoryview):
+            # `bytes(32)` of a number would be a key of zeros.
+            raise TypeError("a payload key is bytes")
         if len(bytes(key)) != KEY_BYTES:
             raise ValueError(f"a payload key has exactly {KEY_BYTES} bytes")
         if not SMALLEST_LIMIT <= max_bytes <= LARGEST_LIMIT:
@@ -115,7 +119,7 @@ def _plain(value: Any) -> Any:
 def _error(error: BaseException, seen: set[int]) -> dict[str, Any]:
     told: dict[str, Any] = {"name": type(error).__name__, "message": str(error)}
     seen.add(id(error))
-    cause = error.__cause__ or error.__context__
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and id(cause) not in seen and len(seen) < _DEPTH:
         told["cause"] = _error(cause, seen)
     return told

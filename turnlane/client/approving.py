@@ -50,17 +50,25 @@ class Approving:
         *,
         reason: str | None = None,
         responder: str | None = None,
+        tenant: str | None = None,
         via: Literal["update", "signal"] = "update",
     ) -> Ticket:
         """Answer an approval; when this returns, the answer cannot get lost. The ticket is of the run that acts on it.
 
         An approval is answered once: the same answer again is the same input, another one raises
         `ApprovalDecidedError`. Raises `ApprovalNotPendingError` for one that is missing or stale,
-        `ApprovalExpiredError` after its time, and `ApprovalRefusedError` when the agent does not let
-        `responder` answer.
+        `ApprovalExpiredError` after its time, `ApprovalRefusedError` when the agent does not let `responder`
+        answer, and `AgentMismatchError` where the conversation is not the `tenant`'s.
         """
         checked_id("conversation_id", conversation_id)
-        answer = request(RespondRequest, approval_id=approval_id, approved=approved, reason=reason, responder=responder)
+        answer = request(
+            RespondRequest,
+            approval_id=approval_id,
+            approved=approved,
+            reason=reason,
+            responder=responder,
+            tenant=tenant,
+        )
         part = ToolApprovalResponsePart(approval_id=answer.approval_id, approved=answer.approved, reason=answer.reason)
         given = Input(
             key=answer_key(answer.approval_id),
@@ -68,5 +76,6 @@ class Approving:
             role=Role.TOOL,
             policy=Policy.QUEUE,
             responder=answer.responder,
+            tenant=answer.tenant,
         )
         return await self._send(conversation_id, given, via)

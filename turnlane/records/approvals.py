@@ -22,6 +22,8 @@ from turnlane.records.base import (
 from turnlane.records.messages import ToolApprovalResponsePart, ToolOutcome, ToolResultPart
 
 MAX_REASON_CHARACTERS = 4096
+MAX_ANSWERS = 128
+"""How many approvals one input answers: as many as a step may ask for."""
 
 Reason = Annotated[Text, StringConstraints(max_length=MAX_REASON_CHARACTERS)]
 ApprovalId = Annotated[RecordId, StringConstraints(max_length=200)]
@@ -86,12 +88,16 @@ class RunAnswers(Payload):
 
 
 class RespondRequest(Payload):
-    """An answer to one approval. `responder` says who gives it, for the agent's authorization to judge."""
+    """An answer to one approval. `responder` says who gives it, for the agent's authorization to judge.
+
+    With a `tenant` it is refused where the conversation is another one's.
+    """
 
     approval_id: ApprovalId
     approved: bool
     reason: Reason | None = None
     responder: Name | None = None
+    tenant: Name | None = None
 
 
 class CallOrigin(Payload):

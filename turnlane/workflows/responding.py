@@ -22,6 +22,7 @@ def as_input(request: RespondRequest) -> Input:
         role=Role.TOOL,
         policy=Policy.QUEUE,
         responder=request.responder,
+        tenant=request.tenant,
     )
 
 
