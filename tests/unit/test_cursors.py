@@ -218,6 +218,13 @@ def test_a_checkpoint_is_a_barrier() -> None:
     assert "abc" == shown(events).text
 
 
+def test_a_checkpoint_of_an_earlier_answer_is_not_part_of_this_one() -> None:
+    live = follow(LiveText("next"), delta("It is ", 1, run="next"))
+    asked = AssistantCheckpointEvent(snapshot_version=9, message=answer("May I?"), **common("next", "c"))
+
+    assert "It is " == follow(live, asked).shown.text
+
+
 def test_a_withdrawn_attempt_is_taken_back() -> None:
     events = [delta("Here is the pl", 1), thought("hm", 2), reset(ONE), delta("Here is the plan.", 2, TWO)]
 

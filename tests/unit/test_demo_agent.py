@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from turnlane.agent import AnthropicModel, OpenAIChatModel, OpenAIModel, ScriptedModel, ToolError
+from turnlane.activities.prompt_writer import AWAITED_NOTE
+from turnlane.agent import AnthropicModel, OpenAIChatModel, OpenAIModel, ScriptedModel, SummaryContext, ToolError
 from turnlane.agent.models import Call, Say, ScriptedRequest
-from turnlane.client.demo_agent import (
-    calculate,
-    choose_model,
-    current_time,
-    demo_agent,
-    offline_script,
-    wait_seconds,
-    word_count,
-)
-from turnlane.records.messages import TextPart, ToolOutcome, ToolResultPart
+from turnlane.agent.tools import ToolReply
+from turnlane.client.demo_agent import choose_model, demo_agent, offline_script, offline_summary
+from turnlane.client.demo_tools import calculate, current_time, remind, save_note, wait_seconds, word_count
+from turnlane.records.durable import Suspension
+from turnlane.records.messages import Message, MessageStatus, Role, TextPart, ToolOutcome, ToolResultPart
 from turnlane.records.prompt import Prompt, PromptMessage, Speaker
+from turnlane.testing.durable import Notebook
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,10 @@ def said(text: str) -> ScriptedRequest:
         ("what day is it", Call("current_time", {})),
         ("wait 10 seconds", Call("wait_seconds", {"seconds": 10.0})),
         ("count the words in: a b c", Call("word_count", {"text": "a b c"})),
+        ("note: buy milk", Call("save_note", {"text": "buy milk"})),
+        ("Please note down 3 eggs", Call("save_note", {"text": "3 eggs"})),
+        ("remind me in 2 minutes to stretch", Call("remind", {"seconds": 120.0, "about": "stretch"})),
+        ("remind me after 1.5 seconds", Call("remind", {"seconds": 1.5, "about": "what you wanted"})),
     ],
 )
 def test_the_script_uses_the_tool_that_was_asked_for(text: str, call: Call) -> None:
@@ -112,6 +117,50 @@ def test_the_script_tells_what_a_tool_gave() -> None:
 
     assert isinstance(answer, Say)
     assert "calculate: 42" == answer.text
+
+
+def test_the_script_tells_what_an_approved_call_gave_behind_other_talk() -> None:
+    result = ToolResultPart(call_id="1", tool_name="save_note", outcome=ToolOutcome.SUCCESS, output="saved")
+    messages = (
+        PromptMessage(speaker=Speaker.TOOL, parts=(result,)),
+        PromptMessage(speaker=Speaker.USER, parts=(TextPart(text="hello"),)),
+        PromptMessage(speaker=Speaker.ASSISTANT, parts=(TextPart(text="You said: hello"),)),
+        PromptMessage(speaker=Speaker.USER, parts=(TextPart(text=AWAITED_NOTE),)),
+    )
+    [answer] = offline_script(ScriptedRequest(Prompt(messages=messages), "c", "r", 0, 1))
+
+    assert isinstance(answer, Say)
+    assert "save_note: saved" == answer.text
+
+
+async def test_a_reminder_waits_without_a_worker_and_then_tells_what_about() -> None:
+    notebook = Notebook()
+    waiting = await notebook.call(remind, {"seconds": 60.0, "about": "tea"}, now=AT)
+    reply = await notebook.call(remind, {"seconds": 60.0, "about": "tea"}, now=AT + timedelta(seconds=60))
+
+    assert isinstance(waiting, Suspension) and isinstance(reply, ToolReply)
+    assert AT + timedelta(seconds=60) == waiting.resume_at
+    assert isinstance(reply.output, dict) and "tea" == reply.output["about"]
+
+
+def test_a_note_is_one_line_and_waits_for_approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_note.function(text="buy\nmilk")
+    saved = save_note.function(text="and eggs")
+
+    assert "user-approval" == save_note.approval
+    assert "buy milk\nand eggs\n" == (tmp_path / saved["saved"]).read_text()
+
+
+async def test_without_a_model_a_summary_keeps_what_the_user_said() -> None:
+    said_before = Message(
+        id="m", conversation_id="c", role=Role.USER, status=MessageStatus.COMMITTED, parts=(TextPart(text="hello"),),
+        created_at=AT, updated_at=AT,
+    )  # fmt: skip
+    first = await offline_summary(SummaryContext(conversation_id="c", run_id=None, messages=(said_before,)))
+    second = await offline_summary(SummaryContext(conversation_id="c", run_id=None, messages=(), previous=first))
+
+    assert ["The user said: hello"] == first.facts == second.facts
 
 
 @pytest.mark.parametrize(

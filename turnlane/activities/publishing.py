@@ -49,11 +49,24 @@ class Publisher:
         self._tell(ReasoningEndEvent(**self._common(), provider=provider))
 
     def tool(
-        self, status: ToolStatus, call_id: str, tool_name: str, *, given: Json = None, output: Json = None
+        self,
+        status: ToolStatus,
+        call_id: str,
+        tool_name: str,
+        *,
+        given: Json = None,
+        output: Json = None,
+        until: datetime | None = None,
     ) -> None:
         """A tool call moved on."""
         event = ToolStatusEvent(
-            **self._common(), call_id=call_id, tool_name=tool_name, status=status, input=given, output=output
+            **self._common(),
+            call_id=call_id,
+            tool_name=tool_name,
+            status=status,
+            input=given,
+            output=output,
+            until=until,
         )
         self._tell(event)
 

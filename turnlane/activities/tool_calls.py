@@ -80,7 +80,7 @@ class ToolCalls:
         publisher.tool(ToolStatus.STARTED, request.call_id, request.tool_name, given=start.input)
         reply = await self._reply(request, agent, tool, start, attempt)
         if isinstance(reply, SuspendedCall):
-            return await self._suspend(request, reply)
+            return await self._suspend(request, reply, publisher)
         limit = (agent.limits if agent else Limits()).tool_output_bytes
         return await self._finish(request, reply.outcome, shown_output(reply.output, limit), publisher)
 
@@ -121,9 +121,11 @@ class ToolCalls:
         publisher.tool(_STATUS[outcome], request.call_id, request.tool_name, output=result.output)
         return _outcome(result)
 
-    async def _suspend(self, request: CallRequest, call: SuspendedCall) -> CallOutcome:
-        """Note for whoever opens the lane next that the call waits, and hand the wait to the lane."""
+    async def _suspend(self, request: CallRequest, call: SuspendedCall, publisher: Publisher) -> CallOutcome:
+        """Note for whoever opens the lane next that the call waits, tell it, and hand the wait to the lane."""
         await persist(lambda: self._store.suspend_call(request.fence, request.assistant_message_id, call, utc_now()))
+        until = call.suspension.resume_at if call.suspension is not None else None
+        publisher.tool(ToolStatus.WAITING, request.call_id, request.tool_name, until=until)
         return CallOutcome(
             call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stored=False, suspended=call.suspension
         )

@@ -157,7 +157,8 @@ def follow(live: LiveText, event: Event) -> LiveText:
 
     Deltas append, whatever they say: only cursors tell a repetition from a resend. A checkpoint is a
     barrier: it replaces all that was built up before it. An attempt-reset takes back what the withdrawn
-    epoch said, whether or not a checkpoint has stored some of it.
+    epoch said, whether or not a checkpoint has stored some of it. A checkpoint may also be of the message of an
+    earlier run, which now has the results of calls that were approved since: that message is not this answer.
     """
     if event.run_id != live.run_id or live.has_ended:
         return live
@@ -170,7 +171,7 @@ def follow(live: LiveText, event: Event) -> LiveText:
             return replace(_begun(live, event.epoch), shown=shown)
         case AttemptResetEvent():
             return _withdrawn(live, event.withdrawn)
-        case AssistantCheckpointEvent():
+        case AssistantCheckpointEvent() if event.message.run_id in (None, live.run_id):
             return _checkpointed(live, event.message)
         case TerminalEvent():
             return replace(_checkpointed(live, event.message), has_ended=True)

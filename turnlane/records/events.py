@@ -118,16 +118,18 @@ class ReasoningEndEvent(_Transient):
 
 
 class ToolStatus(StrEnum):
-    """How far a tool call got."""
+    """How far a tool call got. `waiting`: its body sleeps, or waits for an event, and no worker has it."""
 
     STARTED = "started"
+    WAITING = "waiting"
     COMPLETED = "completed"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
 
 
 class ToolStatusEvent(_Transient):
-    """A tool call moved on. `output` of a failed call is the safe error envelope."""
+    """A tool call moved on. `output` of a failed call is the safe error envelope; `until` is when a call that
+    waits goes on at the latest, if that is known. A call that goes on is told as started again."""
 
     type: Literal["tool-status"] = "tool-status"
     call_id: RecordId
@@ -135,6 +137,7 @@ class ToolStatusEvent(_Transient):
     status: ToolStatus
     input: Json = None
     output: Json = None
+    until: Timestamp | None = None
 
 
 class AttemptResetEvent(_Transient):

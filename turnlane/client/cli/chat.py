@@ -12,23 +12,18 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from turnlane.agent.files import Upload
+from turnlane.client.cli.chat_commands import Commands
 from turnlane.client.cli.chat_input import LineSource, open_lines
+from turnlane.client.cli.live_transcript import LiveTranscript
 from turnlane.client.cli.output import error_record
-from turnlane.client.cli.transcript import Transcript
+from turnlane.client.cli.send import with_files
 from turnlane.client.cli.verbs import Session, as_turnlane_error, verb
 from turnlane.client.client import Turnlane
 from turnlane.client.ticket import Ticket
 from turnlane.records.admissions import Policy
-from turnlane.records.errors import InvalidInputError, RunNotFoundError
 from turnlane.records.events import RunStateEvent, TerminalEvent
 from turnlane.records.runs import RunState
-
-HELP = """\
-/policy NAME   what the next inputs do to the answer in flight: queue, inject, interrupt, interrupt-next, supersede
-/queue         the runs that are active or wait
-/cancel RUN    take a queued run out; the beginning of its id is enough
-/interrupt     stop the answer in flight, as Ctrl-C does
-/quit          leave; the conversation goes on, and `--conversation ID` takes it up again"""
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +37,12 @@ async def chat(
     agent: Annotated[str | None, Option(help="The agent of a new conversation.")] = None,
     policy: Annotated[Policy | None, Option(help="What an input does to the answer in flight.")] = None,
     reasoning: Annotated[bool, Option("--reasoning", help="Show what the model thinks, too.")] = False,
+    responder: Annotated[str | None, Option(help="Who answers approvals, for the agent to judge.")] = None,
 ) -> None:
     """Talk with an agent. Type while it answers; Ctrl-C stops the answer, /quit the program, /help tells the rest."""
     conversation = conversation_id or f"chat-{uuid.uuid4().hex[:12]}"
     async with session.client() as client:
-        talk = Chat(session, client, conversation, agent=agent, policy=policy, reasoning=reasoning)
+        talk = Chat(session, client, conversation, agent, policy, reasoning=reasoning, responder=responder)
         await talk.run()
 
 
@@ -58,17 +54,21 @@ class Chat:
         session: Session,
         client: Turnlane,
         conversation_id: str,
-        *,
         agent: str | None = None,
         policy: Policy | None = None,
+        *,
         reasoning: bool = False,
+        responder: str | None = None,
     ) -> None:
-        self._out = session.out
-        self._client = client
-        self._conversation_id = conversation_id
-        self._agent = agent
-        self._policy = policy
+        self.out = session.out
+        self.client = client
+        self.conversation_id = conversation_id
+        self.agent = agent
+        self.policy = policy
+        self.responder = responder
+        self.files: list[Upload] = []
         self._reasoning = reasoning
+        self._command = Commands(self)
         self._lines: LineSource | None = None
         self._asked: set[str] = set()
         self._ended: set[str] = set()
@@ -78,12 +78,13 @@ class Chat:
     async def run(self) -> None:
         """Talk until /quit or the end of the input. Of a pipe, every line is answered first."""
         loop = asyncio.get_running_loop()
-        async with open_lines(self._out, self.interrupt) as self._lines:
-            self._out = self._lines.out
-            self._out.say(f"conversation {self._conversation_id}; /help tells what you can do", "dim")
+        async with open_lines(self.out, self.interrupt) as self._lines:
+            self.out = self._lines.out
+            self.out.say(f"conversation {self.conversation_id}; /help tells what you can do", "dim")
             loop.add_signal_handler(signal.SIGINT, self.interrupt)
+            await self._tell_what_waits()
             # Settled before the first input, so that nothing of its answer is missed.
-            here = await self._client.ledger_position(self._conversation_id, sys.maxsize)
+            here = await self.client.ledger_position(self.conversation_id, sys.maxsize)
             watching = asyncio.create_task(self._watch(here))
             talking = asyncio.create_task(self._talk(self._lines))
             try:
@@ -97,26 +98,39 @@ class Chat:
 
     def interrupt(self) -> None:
         """Stop the answer in flight, whoever asked for it. With none: end a pipe, or tell a person how to leave."""
-        self._start(self._interrupt())
+        self.start(self._interrupt())
 
     async def _interrupt(self) -> None:
-        if await self._client.stop(self._conversation_id):
+        if await self.client.stop(self.conversation_id):
             return
-        if self._lines is not None and self._lines.is_pipe:
+        if self._lines is not None and self.is_piped:
             self._lines.end()
         else:
-            self._out.say("nothing to interrupt; /quit leaves", "dim")
+            self.out.say("nothing to interrupt; /quit leaves", "dim")
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether the lines come through a pipe."""
+        return self._lines is not None and self._lines.is_pipe
 
     async def _watch(self, from_seq: int) -> None:
-        transcript = Transcript(self._out, show_inputs=False, show_reasoning=self._reasoning)
-        async for event in self._client.events(self._conversation_id, from_seq=from_seq):
-            transcript.show(event)
-            # An absorbed run has no answer of its own, and so no terminal event.
-            if isinstance(event, TerminalEvent) or (
-                isinstance(event, RunStateEvent) and event.state is RunState.SUPERSEDED
-            ):
-                self._ended.add(event.run_id)
-                self._settled.set()
+        transcript = LiveTranscript(
+            self.out, self.client, self.conversation_id, show_inputs=False, show_reasoning=self._reasoning
+        )
+        async with transcript:
+            async for event in self.client.events(self.conversation_id, from_seq=from_seq):
+                transcript.show(event)
+                # An absorbed run has no answer of its own, and so no terminal event.
+                if isinstance(event, TerminalEvent) or (
+                    isinstance(event, RunStateEvent) and event.state is RunState.SUPERSEDED
+                ):
+                    self._ended.add(event.run_id)
+                    self._settled.set()
+
+    async def _tell_what_waits(self) -> None:
+        waiting = len(await self.client.pending_approvals(self.conversation_id))
+        if waiting:
+            self.out.say(f"waiting for approval: {waiting}; /approvals lists them", "yellow")
 
     async def _talk(self, lines: LineSource) -> None:
         while (line := await lines.next_line()) is not None:
@@ -124,67 +138,40 @@ class Chat:
             if text == "/quit":
                 break
             if text.startswith("/"):
-                await self._try(self._command(*text.split(maxsplit=1)))
+                await self._try(self._command(text))
             elif text:
                 await self._try(self._say(line))
         if lines.is_pipe:
-            await self._until_answered()
+            await self.until_answered()
 
-    async def _until_answered(self) -> None:
+    async def until_answered(self) -> None:
+        """Wait until everything that was sent is answered."""
         await asyncio.gather(*self._jobs)
         while self._asked - self._ended:
             self._settled.clear()
             await self._settled.wait()
 
     async def _say(self, text: str) -> None:
-        ticket = await self._client.submit(self._conversation_id, text, agent=self._agent, policy=self._policy)
+        ticket = await self.client.submit(
+            self.conversation_id, with_files(text, self.files), agent=self.agent, policy=self.policy
+        )
+        self.files.clear()
+        self.note(ticket)
+
+    def note(self, ticket: Ticket, what: str = "") -> None:
+        """Remember what was sent, so that a pipe waits for its answer, and say so if that takes time."""
         if ticket.admission is None:
-            self._out.say("[no worker answers; sent, and answered once one is there]", "yellow")
-            self._start(self._note_admission(ticket))
+            self.out.say(f"[{what or 'sent'}: no worker answers; acts once one is there]", "yellow")
+            self.start(self._note_admission(ticket))
             return
         self._asked.add(ticket.admission.run_id)
         if ticket.admission.run_state is RunState.QUEUED and self._asked - self._ended - {ticket.admission.run_id}:
-            self._out.say(f"[queued as {ticket.admission.run_id}]", "dim")
+            self.out.say(f"[queued as {ticket.admission.run_id}]", "dim")
 
     async def _note_admission(self, ticket: Ticket) -> None:
         self._asked.add((await ticket.admitted()).run_id)
 
-    async def _command(self, name: str, argument: str = "") -> None:
-        match name:
-            case "/policy":
-                self._choose_policy(argument)
-            case "/queue":
-                await self._tell_queue()
-            case "/cancel":
-                await self._client.cancel(self._conversation_id, await self._find_run(argument))
-            case "/interrupt":
-                self.interrupt()
-            case _:
-                self._out.say(HELP)
-
-    def _choose_policy(self, name: str) -> None:
-        if name and name not in list(Policy):
-            raise InvalidInputError(f"a policy is one of {', '.join(Policy)}")
-        self._policy = Policy(name) if name else self._policy
-        self._out.say(f"policy: {self._policy.value if self._policy else 'the agent decides'}", "dim")
-
-    async def _tell_queue(self) -> None:
-        lines = await self._client.runs(self._conversation_id)
-        for line in lines:
-            self._out.say(f"{line.id}  {line.state.value}")
-        if not lines:
-            self._out.say("nothing is active or waits", "dim")
-
-    async def _find_run(self, beginning: str) -> str:
-        if not beginning:
-            raise InvalidInputError("/cancel needs a run, or the beginning of its id; /queue lists them")
-        lines = await self._client.runs(self._conversation_id)
-        found = [line.id for line in lines if line.id.startswith(beginning)]
-        if len(found) != 1:
-            raise RunNotFoundError(f"{len(found)} active runs begin with {beginning!r}; /queue lists them")
-        return found[0]
-
-    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
         """Let something go on beside the chat; what goes wrong is told."""
         job = asyncio.create_task(self._try(work))
         self._jobs.add(job)
@@ -196,8 +183,8 @@ class Chat:
             await work
         except Exception as cause:
             error = as_turnlane_error(cause)
-            self._out.record(error_record(error))
-            self._out.say(f"{error.message} ({error.code})", "red")
+            self.out.record(error_record(error))
+            self.out.say(f"{error.message} ({error.code})", "red")
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:

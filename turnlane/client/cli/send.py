@@ -14,8 +14,9 @@ import typer
 from typer import Argument, Option
 
 from turnlane.agent.files import Upload
-from turnlane.client.cli.transcript import Transcript
+from turnlane.client.cli.live_transcript import LiveTranscript
 from turnlane.client.cli.verbs import Session, verb
+from turnlane.client.client import Turnlane
 from turnlane.client.ticket import Ticket
 from turnlane.records.admissions import Policy
 from turnlane.records.errors import InvalidInputError, RunFailedError
@@ -53,12 +54,12 @@ async def submit(
     wait: Annotated[bool, Option("--wait", help="Wait for the answer and print it as it streams.")] = False,
 ) -> None:
     """Submit an input. Prints the admission, and with --wait the events and the result of its run."""
-    files = [await asyncio.to_thread(_upload, path) for path in file or ()]
+    files = [await asyncio.to_thread(read_upload, path) for path in file or ()]
     said = await asyncio.to_thread(sys.stdin.read) if text == "-" or (text is None and not files) else text
     async with session.client() as client:
         ticket = await client.submit(
             conversation_id,
-            _content(said, files),
+            with_files(said, files),
             agent=agent,
             key=key,
             policy=policy,
@@ -69,10 +70,11 @@ async def submit(
         )
         tell_admission(session, ticket)
         if wait:
-            await _follow(session, ticket)
+            await _follow(session, client, ticket)
 
 
-def _upload(path: Path) -> Upload:
+def read_upload(path: Path) -> Upload:
+    """The file at a path, its type guessed by its name. Raises `InvalidInputError` for one that cannot be read."""
     guessed, _ = mimetypes.guess_type(path.name)
     try:
         data = path.read_bytes()
@@ -81,7 +83,8 @@ def _upload(path: Path) -> Upload:
     return Upload(data=data, media_type=guessed or "application/octet-stream", filename=path.name)
 
 
-def _content(text: str | None, files: list[Upload]) -> str | list[InputPart | Upload]:
+def with_files(text: str | None, files: list[Upload]) -> str | list[InputPart | Upload]:
+    """What is sent: the text, and the files behind it."""
     if not files:
         return text or ""
     return [TextPart(text=text), *files] if text is not None else [*files]
@@ -96,8 +99,10 @@ async def tail(
     reasoning: Annotated[bool, Option("--reasoning", help="Show what the model thinks, too.")] = False,
 ) -> None:
     """Watch a conversation until Ctrl-C."""
-    transcript = Transcript(session.out, show_reasoning=reasoning)
-    async with session.client() as client:
+    async with (
+        session.client() as client,
+        LiveTranscript(session.out, client, conversation_id, show_reasoning=reasoning) as transcript,
+    ):
         async for event in client.events(conversation_id, from_seq=from_seq):
             transcript.show(event)
 
@@ -126,11 +131,11 @@ def tell_admission(session: Session, ticket: Ticket) -> None:
     session.out.say(f"{state}: run {admission.run_id}, {admission.run_state.value}, key {ticket.key}", "dim")
 
 
-async def _follow(session: Session, ticket: Ticket) -> None:
+async def _follow(session: Session, client: Turnlane, ticket: Ticket) -> None:
     """Show the run's events to its end, and leave with an error unless it completed."""
-    transcript = Transcript(session.out, show_inputs=False)
-    async for event in ticket.events():
-        transcript.show(event)
+    async with LiveTranscript(session.out, client, ticket.conversation_id, show_inputs=False) as transcript:
+        async for event in ticket.events():
+            transcript.show(event)
     result = await ticket.result()
     session.out.record(result)
     if result.state is not RunState.COMPLETED:

@@ -1,13 +1,25 @@
-"""How a conversation's events look to a person: text as it streams, tool calls, retries and endings, in order."""
+"""How a conversation's events look to a person: text as it streams, tool calls, questions and endings, in order."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
 from turnlane.client.cli.output import Output
+from turnlane.client.cli.wording import (
+    answer_words,
+    brief,
+    ending_words,
+    moment,
+    open_questions,
+    question_words,
+    retry_words,
+    said_words,
+    short_id,
+)
+from turnlane.records.approvals import PendingApproval
 from turnlane.records.events import (
     AdmissionEvent,
     AssistantCheckpointEvent,
@@ -15,12 +27,14 @@ from turnlane.records.events import (
     AttemptResetEvent,
     Event,
     ReasoningDeltaEvent,
+    RunOperationEvent,
     RunStateEvent,
     TerminalEvent,
     ToolStatus,
     ToolStatusEvent,
 )
-from turnlane.records.runs import RunState, TerminalReason
+from turnlane.records.messages import Message, ToolApprovalResponsePart
+from turnlane.records.runs import OperationKind, OperationPhase, RunState
 
 _MARKS = {
     ToolStatus.STARTED: "...",
@@ -28,13 +42,11 @@ _MARKS = {
     ToolStatus.FAILED: "failed",
     ToolStatus.INTERRUPTED: "interrupted",
 }
-_LONGEST_VALUE = 200
-
-
-def _short(value: JsonValue) -> str:
-    """A value as one line that fits a page: a text as it is, anything else as JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+_COMPACTION = {
+    OperationPhase.STARTED: "the older part of the conversation is summed up",
+    OperationPhase.COMPLETED: "summed up",
+    OperationPhase.FAILED: "it could not be summed up; the answer goes on without",
+}
 
 
 @dataclass
@@ -57,14 +69,17 @@ class Transcript:
         self._show_inputs = show_inputs
         self._show_reasoning = show_reasoning
         self._answers: dict[str, _Answer] = {}
+        self._questions: dict[str, PendingApproval] = {}
+        self._waiting: set[str] = set()
+        self._told_retries: set[str] = set()
         self._is_mid_line = False
 
     def show(self, event: Event) -> None:
         """Print one event, for people; as a JSON line, for programs."""
         self._out.record(event)
         match event:
-            case AdmissionEvent() if self._show_inputs:
-                self._line(f"> {event.input.text}", "cyan")
+            case AdmissionEvent():
+                self._admitted(event.input)
             case AssistantDeltaEvent():
                 self._delta(event)
             case ReasoningDeltaEvent() if self._show_reasoning:
@@ -72,27 +87,61 @@ class Transcript:
             case ToolStatusEvent():
                 self._tool(event)
             case AttemptResetEvent():
-                self._answer(event.run_id).loose.pop(event.withdrawn, None)
-                self._line(f"[step {event.step + 1} is tried again]", "yellow")
-            case AssistantCheckpointEvent():
+                self._reset(event)
+            case AssistantCheckpointEvent() if event.message.run_id in (None, event.run_id):
                 self._catch_up(event.run_id, event.message.text)
+            case RunOperationEvent() if event.operation.kind is OperationKind.COMPACTION:
+                self._compaction(event.operation.phase)
             case RunStateEvent(state=RunState.INTERRUPT_REQUESTED):
                 self._line("[asked to stop]", "yellow")
             case TerminalEvent():
                 self._end(event)
 
+    def retry(self, run_id: str, entry: Mapping[str, JsonValue]) -> None:
+        """Tell what follows a model call that failed, as the ledger has it."""
+        self._told_retries.add(run_id)
+        self._line(f"[{retry_words(entry)}]", "yellow")
+
     def _answer(self, run_id: str) -> _Answer:
         return self._answers.setdefault(run_id, _Answer())
+
+    def _admitted(self, said: Message) -> None:
+        """An answer to an approval is told to everybody, wherever it was given; what people say, to those who ask."""
+        answers = [part for part in said.parts if isinstance(part, ToolApprovalResponsePart)]
+        for part in answers:
+            self._line(f"[{answer_words(part, self._questions.pop(part.approval_id, None))}]", "cyan")
+        if self._show_inputs and not answers:
+            self._line(f"> {said_words(said)}", "cyan")
 
     def _delta(self, event: AssistantDeltaEvent) -> None:
         loose = self._answer(event.run_id).loose
         loose[event.epoch] = loose.get(event.epoch, "") + event.text_delta
         self._stream(event.text_delta)
 
+    def _reset(self, event: AttemptResetEvent) -> None:
+        withdrawn = self._answer(event.run_id).loose.pop(event.withdrawn, "")
+        if event.run_id not in self._told_retries:
+            self._line(f"[step {event.step + 1} is tried again]", "yellow")
+        elif withdrawn:
+            self._line("[what it had begun to say is withdrawn]", "yellow")
+        self._told_retries.discard(event.run_id)
+
     def _tool(self, event: ToolStatusEvent) -> None:
+        self._line(f"[{event.tool_name} {self._tool_words(event)}]", "magenta")
+
+    def _tool_words(self, event: ToolStatusEvent) -> str:
+        if event.status is ToolStatus.WAITING:
+            self._waiting.add(event.call_id)
+            return "waits" if event.until is None else f"waits until {moment(event.until)}"
+        if event.status is ToolStatus.STARTED and event.call_id in self._waiting:
+            self._waiting.discard(event.call_id)
+            return "goes on"
         value = event.input if event.status is ToolStatus.STARTED else event.output
-        shown = "" if value is None else f" {_short(value)}"
-        self._line(f"[{event.tool_name} {_MARKS[event.status]}{shown}]", "magenta")
+        return f"{_MARKS[event.status]}{'' if value is None else f' {brief(value)}'}"
+
+    def _compaction(self, phase: OperationPhase) -> None:
+        if phase in _COMPACTION:
+            self._line(f"[{_COMPACTION[phase]}]", "dim")
 
     def _catch_up(self, run_id: str, text: str) -> None:
         """Print what is missing of `text`; all of it when what was shown is not its beginning."""
@@ -109,10 +158,14 @@ class Transcript:
     def _end(self, event: TerminalEvent) -> None:
         self._catch_up(event.run_id, event.message.text)
         self._answers.pop(event.run_id, None)
+        self._told_retries.discard(event.run_id)
         self._break()
-        if event.reason is not TerminalReason.SUCCESS:
-            failure = event.failure.failure_class.value if event.failure else event.policy_name
-            self._line(f"[{event.reason.value}{f': {failure}' if failure else ''}]", "yellow")
+        for question in open_questions(event.message):
+            self._questions[question.approval_id] = question
+            self._line(f"[{question_words(question)}; approval {short_id(question.approval_id)}]", "bold yellow")
+        ending = ending_words(event.reason, event.policy_name, event.failure, event.message)
+        if ending is not None:
+            self._line(f"[{ending}]", "yellow")
 
     def _stream(self, text: str, style: str = "") -> None:
         if text:

@@ -1,0 +1,90 @@
+"""A transcript of what happens now: besides the events, what the ledger says about model calls that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from turnlane.client.cli.output import Output
+from turnlane.client.cli.transcript import Transcript
+from turnlane.client.client import Turnlane
+from turnlane.client.watching import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS
+from turnlane.records.errors import RetryableError
+from turnlane.records.events import Event, RunOperationEvent, TerminalEvent
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.runs import OperationKind, OperationPhase
+
+PATIENCE = 5.0
+"""For how many seconds the ledger is asked what follows a failed call. The run's end says so as well."""
+
+
+class LiveTranscript:
+    """Prints the events of one conversation while the context is open, and which try or model follows a failure.
+
+    Whether a failed call is tried again the lane decides a moment after its failure is told, and no event says so
+    before the next try: the ledger does.
+    """
+
+    def __init__(
+        self,
+        out: Output,
+        client: Turnlane,
+        conversation_id: str,
+        *,
+        show_inputs: bool = True,
+        show_reasoning: bool = False,
+    ) -> None:
+        self._transcript = Transcript(out, show_inputs=show_inputs, show_reasoning=show_reasoning)
+        self._is_for_people = not out.as_json
+        self._client = client
+        self._conversation_id = conversation_id
+        self._looking: dict[str, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> LiveTranscript:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    def show(self, event: Event) -> None:
+        """Print one event."""
+        if isinstance(event, TerminalEvent):
+            self._leave(event.run_id)
+        self._transcript.show(event)
+        if isinstance(event, RunOperationEvent) and self._is_for_people and _has_failed(event):
+            self._leave(event.run_id)
+            self._looking[event.run_id] = asyncio.create_task(self._look(event))
+
+    def _leave(self, run_id: str) -> None:
+        task = self._looking.pop(run_id, None)
+        if task is not None:
+            task.cancel()
+
+    async def _look(self, event: RunOperationEvent) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._tell_what_follows(event)
+        except (TimeoutError, RetryableError):
+            # Nothing follows, or the store does not answer: how the run ends is told by its last event.
+            return
+
+    async def _tell_what_follows(self, event: RunOperationEvent) -> None:
+        start = await self._client.ledger_position(self._conversation_id, event.snapshot_version)
+        kinds, wait = (LedgerKind.RETRY_SCHEDULED.value,), FIRST_POLL_SECONDS
+        while True:
+            page = await self._client.ledger(self._conversation_id, from_seq=start + 1, limit=100, kinds=kinds)
+            for entry in page.items:
+                if entry.payload.get("run_id") == event.run_id:
+                    self._transcript.retry(event.run_id, entry.payload)
+                    return
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_POLL_SECONDS)
+
+
+def _has_failed(event: RunOperationEvent) -> bool:
+    operation = event.operation
+    return operation.kind is OperationKind.MODEL_REQUEST and operation.phase is OperationPhase.FAILED
