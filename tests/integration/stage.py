@@ -65,11 +65,11 @@ class ModelCall:
             self._parts.put_nowait(ToolCall(call_id, name, arguments))
         self._parts.put_nowait(Finish(FinishReason.TOOL_CALLS))
 
-    def answer(self, text: str = "") -> None:
+    def answer(self, text: str = "", finish: FinishReason = FinishReason.STOP) -> None:
         """Say `text` and end."""
         if text:
             self.say(text)
-        self._parts.put_nowait(Finish(FinishReason.STOP))
+        self._parts.put_nowait(Finish(finish))
 
     def fail(self, failure: Failure) -> None:
         """End as a provider that failed."""

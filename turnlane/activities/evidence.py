@@ -63,6 +63,7 @@ def response_evidence(
         "step": fence.step,
         "attempt": fence.attempt,
         "finish": finish.reason.value if finish else None,
+        **({"code": finish.code} if finish is not None and finish.code is not None else {}),
         "response": {
             "id": (finish.response_id if finish else None) or response_id,
             "provider": (finish.provider if finish else None) or model.reported_provider,

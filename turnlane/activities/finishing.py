@@ -33,9 +33,13 @@ def settle_draft(draft: Draft, finish: Finish, provider: str) -> Failure | None:
         )
     if finish.reason not in RUNS_CALLS:
         draft.withhold_calls(*_WITHHELD.get(finish.reason, UNFINISHED))
-    failure_class = _CLASSES.get(finish.reason)
-    if failure_class is FailureClass.REFUSED:
+    failure = failure_of(finish.reason, finish.code, provider)
+    if failure is not None and failure.failure_class is FailureClass.REFUSED:
         draft.refuse(finish.code)
-    if failure_class is None:
-        return None
-    return Failure(failure_class=failure_class, code=finish.code, provider=provider)
+    return failure
+
+
+def failure_of(finish: FinishReason, code: str | None, provider: str | None) -> Failure | None:
+    """Why an answer that finished is not whole, if it is not."""
+    failure_class = _CLASSES.get(finish)
+    return None if failure_class is None else Failure(failure_class=failure_class, code=code, provider=provider)

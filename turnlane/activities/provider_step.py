@@ -18,6 +18,7 @@ from temporalio import activity
 from turnlane.activities.approving import Approving
 from turnlane.activities.auditing import Audit, Auditor, NoAudit
 from turnlane.activities.budgets import budget_stop
+from turnlane.activities.complete_step import end_of_complete_step
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import NOTHING, Spent, keep_late_evidence, request_evidence, response_evidence
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
@@ -151,12 +152,15 @@ class _Step:
         )
 
     async def make(self) -> StepOutcome:
-        """Prepare, call, stream, store."""
+        """Prepare, call, stream, store; a step that is complete already only ends."""
+        request = self._request.model_copy(update={"fence": self._fence})
+        complete = await end_of_complete_step(self._store, self._agent, request)
+        if complete is not None:
+            return complete
         stop = await budget_stop(self._store, self._agent, self._fence.conversation_id, self._fence.run_id)
         if stop is not None:
             return StepOutcome(end=StepEnd.STOPPED, attempt=self._fence.attempt, stop=stop)
         try:
-            request = self._request.model_copy(update={"fence": self._fence})
             prepared = await Preparation(self._store, self._agent, request, self._providers).prepare()
             self._model = prepared.model
             self._draft.active = prepared.active

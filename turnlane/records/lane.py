@@ -136,6 +136,14 @@ class Taken(Payload):
     step: int
 
 
+class CompleteStep(Payload):
+    """How the answer ended of a step that is complete: its finish reason, and of one that was cut or refused why."""
+
+    finish: Name
+    code: Name | None = None
+    provider: Name | None = None
+
+
 class RunProgress(Payload):
     """How far the live run got: the next step, its next attempt, and what it took on the way.
 
@@ -147,7 +155,8 @@ class RunProgress(Payload):
     `answered` says that the approvals it answers were acted on, at a step before the first one, and `waits` that
     others must be answered before a model is called. `asked` are approvals that its last step waits for, so
     that no step follows.
-    With `suspended` the step itself is made, and these of its tool calls wait for something.
+    With `suspended` the step itself is made, and these of its tool calls wait for something. With `complete` it is
+    made and was the run's last: a lane was lost behind it, before the run could end.
     """
 
     run_id: RecordId
@@ -167,6 +176,7 @@ class RunProgress(Payload):
     last_input_tokens: int | None = None
     judged: int = 0
     operation_id: RecordId | None = None
+    complete: CompleteStep | None = None
 
 
 class RetryFacts(Payload):
@@ -239,10 +249,18 @@ def _or_invalid_input(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         raise InvalidInputError("does not fit: conversation_id", fields=["conversation_id"]) from None
 
 
+class RunRequest(Payload):
+    """Name a run, and the revision the caller saw if that matters. No run means the live one."""
+
+    run_id: RecordId | None = None
+    expected_revision: int | None = None
+
+
 class LaneStart(Payload):
     """The argument of the lane workflow. A caller gives the conversation, or nothing: it is in the workflow's id.
 
-    The rest travels on continue-as-new.
+    The rest travels on continue-as-new. `inbox` and `interrupts` are what was signalled to a lane that was refused
+    by its store before it could store them.
     """
 
     conversation_id: Annotated[RecordId, WrapValidator(_or_invalid_input)] | None = None
@@ -252,6 +270,7 @@ class LaneStart(Payload):
     facts: AgentFacts | None = None
     inbox: tuple[Input, ...] = ()
     reopened: int = 0
+    interrupts: tuple[RunRequest, ...] = ()
 
 
 class LaneReport(Payload):
@@ -284,13 +303,6 @@ class WaitReply(Payload):
 
     terminal: Terminal | None = None
     again: bool = False
-
-
-class RunRequest(Payload):
-    """Name a run, and the revision the caller saw if that matters. No run means the live one."""
-
-    run_id: RecordId | None = None
-    expected_revision: int | None = None
 
 
 class AbandonRequest(Payload):

@@ -11,7 +11,7 @@ from turnlane.records.admissions import Input, Policy
 from turnlane.records.approvals import AskedApproval, CallOrigin
 from turnlane.records.base import JsonObject, Name, Payload, RecordId
 from turnlane.records.durable import Suspension
-from turnlane.records.lane import AgentFacts, Taken
+from turnlane.records.lane import AgentFacts, CompleteStep, Taken
 from turnlane.records.messages import ToolOutcome
 from turnlane.records.runs import Failure, RunState
 
@@ -53,7 +53,7 @@ class StepRequest(Payload):
     `facts_digest` tells which facts of the agent the lane goes by; the outcome brings newer ones. `model` is 0
     for the agent's own model, 1 for its first fallback and so on. `used_tokens` is what the provider reported as
     the input of the step before, if there was one and it did. `without_files` has files told by their names,
-    because the provider refused one of them.
+    because the provider refused one of them. `complete` is set where the step's answer is in the store already.
     """
 
     agent: Name
@@ -64,6 +64,7 @@ class StepRequest(Payload):
     model: int = 0
     used_tokens: int | None = None
     without_files: bool = False
+    complete: CompleteStep | None = None
 
 
 class CallRef(Payload):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,12 +15,14 @@ from turnlane.records.base import canonical_json
 from turnlane.records.lane import (
     AbortReason,
     ApprovalAnswer,
+    CompleteStep,
     HeadReceipt,
     LaneHead,
     LaneRun,
     RunProgress,
     ids_for_key,
 )
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import KIB
 from turnlane.records.messages import Message
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
@@ -28,7 +31,7 @@ from turnlane.store.content import CALL
 from turnlane.store.entries import unfinished_calls
 from turnlane.store.protocol import OpenedLane
 from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, select_active
-from turnlane.store.tables import ADMISSION, CONVERSATION, RUN, SEGMENT, ConversationRow, RunRow
+from turnlane.store.tables import ADMISSION, CONVERSATION, LEDGER, RUN, SEGMENT, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged
 
 RUN_BYTES = 64 * KIB
@@ -40,6 +43,13 @@ _CALLS_OF_STEP = select(SEGMENT.c.slot).where(
     SEGMENT.c.message_id == bindparam("message_id"),
     SEGMENT.c.step == bindparam("step"),
     SEGMENT.c.kind == CALL,
+)
+
+_LAST_RESPONSES = (
+    select(LEDGER.c.payload)
+    .where(LEDGER.c.conversation_id == bindparam("conversation_id"), LEDGER.c.kind == LedgerKind.PROVIDER_RESPONSE)
+    .order_by(LEDGER.c.seq.desc())
+    .limit(8)
 )
 
 _ABSORBING = RUN.alias()
@@ -190,9 +200,10 @@ def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str
 def _progress(connection: Connection, row: RunRow, asked: tuple[AskedApproval, ...]) -> RunProgress:
     """Return where a run that has begun goes on: behind its kept steps, with an attempt that nobody used.
 
-    A step without calls is a run's last. When its lane was lost before the run could end, the step is made
-    again in its place; one more behind it would answer twice. Calls that may be run again are taken up in the
-    step that made them; taking the run up begins a first attempt of it, as far as the fence is concerned.
+    A step without calls is a run's last. When its lane was lost before the run could end, the step stands in
+    `complete`, or is made again in its place if it is not: one more behind it would answer twice. Calls that may
+    be run again are taken up in the step that made them; taking the run up begins a first attempt of it, as far
+    as the fence is concerned.
     """
     kept = row.steps_done - 1
     suspended = unfinished_calls(connection, row.conversation_id, row.id, row.assistant_message_id, kept)
@@ -211,7 +222,19 @@ def _progress(connection: Connection, row: RunRow, asked: tuple[AskedApproval, .
         # Whatever they waited for may have come while no lane was there to hear of it.
         suspended=tuple(call.model_copy(update={"suspension": None}) for call in suspended),
         asked=asked,
+        complete=_complete(connection, row.conversation_id, row.id, kept) if is_answered else None,
     )
+
+
+def _complete(connection: Connection, conversation_id: str, run_id: str, step: int) -> CompleteStep | None:
+    """Return how a run's last answer ended, None if it was cut short or the ledger has much behind it."""
+    for row in connection.execute(_LAST_RESPONSES, {"conversation_id": conversation_id}):
+        said = json.loads(row.payload)
+        if (said.get("run_id"), said.get("step")) == (run_id, step) and not said.get("late"):
+            finish, response = said.get("finish"), said.get("response") or {}
+            ended = {"code": said.get("code"), "provider": response.get("provider")}
+            return CompleteStep(finish=finish, **ended) if finish else None
+    return None
 
 
 def _recent_receipts(connection: Connection, conversation_id: str) -> tuple[tuple[HeadReceipt, ...], bool]:

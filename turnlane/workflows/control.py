@@ -19,6 +19,22 @@ from turnlane.workflows.waiting import Waiting
 Answer = Landing | TurnlaneError
 
 
+def interrupt_quietly(core: LaneCore, request: RunRequest) -> None:
+    """Ask the named run, or the one in flight, to stop, if it runs.
+
+    What the store never hears of, because it refuses this incarnation of the lane, goes to the next one.
+    """
+    live = core.head.live
+    run_id = request.run_id or (live.id if live is not None else None)
+    if core.outbox.lost is not None:
+        core.carried_interrupts.append(request.model_copy(update={"run_id": run_id}))
+    elif run_id is not None:
+        command = Interrupt(run_id=run_id, expected_revision=request.expected_revision)
+        # Whoever takes the run up moves its revision: that the caller's was right has been seen by then.
+        carried = RunRequest(run_id=run_id)
+        core.interrupt(command, on_loss=lambda _: core.carried_interrupts.append(carried))
+
+
 class Control:
     """Carries out control calls of a lane. A refusal is raised as the failure of the update."""
 
@@ -38,9 +54,8 @@ class Control:
     async def interrupt_quietly(self, request: RunRequest) -> None:
         """The same for a caller that gets no answer: what cannot be done is not done."""
         await self._opened()
-        run_id = request.run_id or self._live_id()
-        if run_id is not None:
-            self._core.interrupt(Interrupt(run_id=run_id, expected_revision=request.expected_revision))
+        await self._catch_up(request.run_id, request.expected_revision)
+        interrupt_quietly(self._core, request)
 
     async def cancel(self, request: RunRequest) -> ControlReply:
         """End a run that still waits in the queue."""

@@ -22,6 +22,7 @@ from turnlane.records.lane import (
     LaneSettings,
     LaneStart,
     RunProgress,
+    RunRequest,
 )
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.mutations import Landing
@@ -87,6 +88,7 @@ class LaneCore:
         self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
         self.deciding: list[Pending] = []
         self.carried: list[Input] = []
+        self.carried_interrupts: list[RunRequest] = []
         self.ends: OrderedDict[str, Terminal] = OrderedDict()
         self.admitted: OrderedDict[str, Admission] = OrderedDict()
         self.refused: OrderedDict[str, str] = OrderedDict()

@@ -36,20 +36,26 @@ class Deliveries:
 
     async def deliver(self, delivery: Delivery) -> DeliveryReply:
         """Keep an event; the first delivery stands. Answers when it is durable."""
+        try:
+            return await self._keep(delivery)
+        except TurnlaneError as refused:
+            raise as_failure(refused) from refused
+
+    async def deliver_quietly(self, delivery: Delivery) -> None:
+        """The same for a caller that gets no answer: what cannot be kept is not kept. A failure would end the lane."""
+        try:
+            await self._keep(delivery)
+        except TurnlaneError as refused:
+            workflow.logger.info("a delivery was not kept: %s", refused.code)
+
+    async def _keep(self, delivery: Delivery) -> DeliveryReply:
+        """Keep an event, whether or not the store still takes what this incarnation of the lane decides."""
         core = self._core
         await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
         error = self.objection(delivery)
         if error is not None:
-            raise as_failure(error)
+            raise error
         request = DeliverEvent(conversation_id=core.conversation_id, delivery=delivery)
-        try:
-            reply = await store_call(DELIVER, request, DeliveryReply, core.settings, core.outage)
-        except TurnlaneError as refused:
-            raise as_failure(refused) from refused
+        reply = await store_call(DELIVER, request, DeliveryReply, core.settings, core.outage)
         self._heard(delivery.key)
         return reply
-
-    async def deliver_quietly(self, delivery: Delivery) -> None:
-        """The same for a caller that gets no answer: what cannot be kept is not kept."""
-        if self.objection(delivery) is None:
-            await self.deliver(delivery)

@@ -235,7 +235,7 @@ class ConversationLane(Responding):
         """The store refused this incarnation: a fresh one opens from what the store has.
 
         A task of ours that ran twice, because a worker or the server lost it midway, may have decided
-        otherwise the second time: what the first time stored stands. Inputs that only this workflow has are
+        otherwise the second time: what the first time stored stands. Signals that only this workflow has are
         taken along, and runs go on without waiting for a caller. Ends only for good reasons: a purge, or too
         many fresh starts in a row that stored nothing.
         """
@@ -248,7 +248,12 @@ class ConversationLane(Responding):
         if reopened > MAX_REOPENS:
             raise as_failure(error)
         workflow.continue_as_new(
-            LaneStart(conversation_id=core.conversation_id, inbox=core.unstored_signals, reopened=reopened)
+            LaneStart(
+                conversation_id=core.conversation_id,
+                inbox=core.unstored_signals,
+                reopened=reopened,
+                interrupts=tuple(core.carried_interrupts),
+            )
         )
 
     async def _close(self, outcome: str) -> LaneReport | None:

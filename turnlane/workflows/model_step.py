@@ -50,6 +50,7 @@ class ModelSteps:
             model=progress.model,
             used_tokens=progress.last_input_tokens,
             without_files=progress.without_files,
+            complete=progress.complete,
         )
         handle = workflow.start_activity(
             PROVIDER_STEP,
@@ -81,6 +82,7 @@ class ModelSteps:
             core.progress = core.progress.model_copy(
                 update={
                     "attempt": outcome.attempt + 1,
+                    "complete": None,
                     "input_tokens": core.progress.input_tokens + (outcome.input_tokens or 0),
                     "output_tokens": core.progress.output_tokens + (outcome.output_tokens or 0),
                     "operation_id": outcome.operation_id or core.progress.operation_id,

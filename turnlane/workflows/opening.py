@@ -10,6 +10,7 @@ from turnlane.records.lane import LaneStart
 from turnlane.records.mutations import LaneOpened, OpenLane, QueuePage, QueueRuns
 from turnlane.records.runs import RunState
 from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, store_call
+from turnlane.workflows.control import interrupt_quietly
 from turnlane.workflows.core import LaneCore
 
 
@@ -54,8 +55,14 @@ async def _load(core: LaneCore, opened: LaneOpened) -> None:
 
 
 def _resume(core: LaneCore, start: LaneStart) -> None:
-    """Take up what an earlier incarnation left: a live run goes on after its last finished step."""
+    """Take up what an earlier incarnation left: a live run goes on after its last finished step, unless it was
+    asked to stop. One that names no run means the run of then, so it is heard before another one starts."""
+    for request in start.interrupts:
+        interrupt_quietly(core, request)
     live = core.head.live
     if live is not None and start.head is None and live.state is RunState.RUNNING:
         core.decide(Recover(run_id=live.id, action="requeue", replay_safe=True))
     core.schedule()
+    for request in start.interrupts:
+        if request.run_id is not None:
+            interrupt_quietly(core, request)

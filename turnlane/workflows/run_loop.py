@@ -126,7 +126,9 @@ class RunLoop:
             progress = RunProgress(run_id=run.id)
         core.head, offers = take_offers(core.head, run.id, TAKEN_INPUTS - len(progress.taken))
         taken = tuple(Taken(run_id=run_id, input_id=input_id, step=progress.step) for run_id, input_id in offers)
-        core.progress = progress.model_copy(update={"taken": progress.taken + taken})
+        # What joins here the complete answer of this step did not hear: the step is made again, with it.
+        complete = None if taken else progress.complete
+        core.progress = progress.model_copy(update={"taken": progress.taken + taken, "complete": complete})
         return core.progress
 
     # --- the boundary behind a step -------------------------------------------------------------
@@ -195,6 +197,8 @@ class RunLoop:
         """Whether a lane was lost between a tool round and the judgement about it."""
         progress, facts = self._core.progress, self._core.facts
         if progress is None or facts is None or progress.run_id != run.id or progress.step <= progress.judged:
+            return False
+        if progress.complete is not None:
             return False
         return facts.judges or progress.step >= facts.max_steps
 
