@@ -9,7 +9,7 @@ import pytest
 from turnlane.activities.providers.anthropic_prompt import anthropic_request
 from turnlane.activities.providers.openai_chat import chat_request
 from turnlane.activities.providers.openai_responses import responses_request
-from turnlane.activities.providers.wording import extra_body
+from turnlane.activities.providers.wording import extra_fields
 from turnlane.activities.turn import plain_turn
 from turnlane.agent import Agent, Instructions, PromptCache, RenderedSection, SystemText
 from turnlane.agent.models import AnthropicModel, OpenAIChatModel, OpenAIModel
@@ -70,7 +70,7 @@ def test_anthropic_is_sent_the_marks() -> None:
 
     assert [{"type": "text", "text": "A", **mark}, {"type": "text", "text": "B"}] == body["system"]
     assert [False, True] == ["cache_control" in tool for tool in body["tools"]]
-    assert mark == extra_body(model, prompt)
+    assert mark == extra_fields(model, prompt, body)
 
 
 @pytest.mark.parametrize("model", [OpenAIModel(name="m"), OpenAIChatModel(name="m")], ids=["responses", "chat"])
@@ -79,9 +79,7 @@ def test_openai_is_sent_a_key_and_no_marks(model: OpenAIModel | OpenAIChatModel)
 
     body = responses_request(model, prompt) if isinstance(model, OpenAIModel) else chat_request(model, prompt)
 
-    extra = extra_body(model, prompt)
-    assert extra is not None
-    assert ["prompt_cache_key"] == list(extra)
+    assert ["prompt_cache_key"] == list(extra_fields(model, prompt, body))
     assert "cache_control" not in str(body)
 
 
@@ -98,7 +96,7 @@ def test_a_key_is_that_of_a_conversation_or_of_the_agent_and_names_neither() -> 
 def test_a_models_own_extra_has_the_last_word() -> None:
     model = OpenAIModel(name="m", extra={"prompt_cache_key": "mine"})
 
-    assert {"prompt_cache_key": "mine"} == extra_body(model, marked_prompt(PromptCache()))
+    assert {"prompt_cache_key": "mine"} == extra_fields(model, marked_prompt(PromptCache()), {})
 
 
 def test_a_chat_system_message_with_options_is_a_content_part() -> None:

@@ -138,6 +138,7 @@ def swap(key: str, one: int, two: int) -> Break:
 
 SERVER_CALL = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+THOUGHT = {"type": "thinking", "thinking": "so", "signature": seal("so")}
 CACHED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
 
 
@@ -221,7 +222,15 @@ MESSAGES_BREAKS: list[tuple[Break, str]] = [
     (lambda body: body["messages"][1]["content"].__setitem__(slice(1, 2), [SERVER_CALL, SERVER_RESULT]), "sound"),
     (lambda body: body["messages"][2]["content"].extend([CACHED] * 5), "too_many_cache_points"),
     (put("messages", 1, "content", 0, {"type": "redacted_thinking"}), "thinking_unsigned"),
+    (lambda body: body["messages"][1]["content"].insert(3, THOUGHT), "sound"),
+    (lambda body: body["messages"][1]["content"].extend([THOUGHT, CACHED]), "sound"),
     (drop("messages", 1, "content", 0), "thinking_missing"),
+    (drop("tools"), "tools_missing"),
+    (put("cache_control", {"type": "ephemeral"}), "sound"),
+    (lambda body: body.update(system=[CACHED] * 4, cache_control={"type": "ephemeral"}), "too_many_cache_points"),
+    (put("thinking", {"type": "adaptive", "block_binding": {}}), "sound"),
+    (put("thinking", "block_binding", {"prefix_mismatch_behavior": "drop_block"}), "beta_missing"),
+    (put("thinking", {"type": "disabled", "block_binding": {}}), "unexpected_field"),
     (put("messages", 1, "content", 2, "id", "no good"), "invalid_call_id"),
     (put("messages", 1, "content", 3, "id", "a"), "duplicate_call_id"),
     (put("messages", 1, "content", 2, "name", ""), "invalid_tool_name"),

@@ -217,7 +217,7 @@ def test_reasoning_stays_before_the_call_it_led_to() -> None:
     two = ReasoningPart(text="two", provider=SIGNED)
     done = answer("a", step(0, one, call("1"), text("and"), two, call("2"), results=[result("1"), result("2")]))
 
-    assert told(prompt_of(user("u"), done))[1] == ("assistant", ["~one", "and", "?1", "~two", "?2"])
+    assert told(prompt_of(user("u"), done))[1] == ("assistant", ["~one", "?1", "and", "~two", "?2"])
 
 
 def test_opaque_provider_output_is_carried_as_it_is() -> None:
@@ -236,7 +236,6 @@ def test_the_check_finds_what_providers_refuse() -> None:
     assert ["message 0: results do not match the calls before it"] == words(Prompt(messages=(orphan,)))
     assert [
         "message 0: blank text",
-        "message 1: text behind a call",
         "message 1: its calls are not answered",
     ] == words(Prompt(messages=(blank, open_call)))
     assert ["nothing is said"] == words(Prompt())

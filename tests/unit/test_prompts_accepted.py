@@ -17,7 +17,8 @@ from turnlane.activities.attachments import Resolved
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.projection import project_with_decisions
 from turnlane.activities.prompt_check import check_prompt
-from turnlane.activities.providers.anthropic_prompt import anthropic_extra, anthropic_request
+from turnlane.activities.providers.anthropic_fields import anthropic_fields
+from turnlane.activities.providers.anthropic_prompt import anthropic_request
 from turnlane.activities.providers.openai_chat import chat_request
 from turnlane.activities.providers.openai_responses import responses_request
 from turnlane.agent import (
@@ -78,9 +79,19 @@ def anthropic(prompt: Prompt) -> None:
 
 
 def anthropic_thinking(prompt: Prompt) -> None:
-    model = AnthropicModel(name="m", extra=THINKING)
+    sent(AnthropicModel(name="m", extra=THINKING), prompt)
+
+
+def anthropic_binding(prompt: Prompt) -> None:
+    """A model that ties its thinking to the conversation, asked to think, and asked not to."""
+    sent(AnthropicModel(name="claude-opus-5-5"), prompt)
+    sent(AnthropicModel(name="claude-opus-5-5", extra={"thinking": {"type": "disabled"}}), prompt)
+
+
+def sent(model: AnthropicModel, prompt: Prompt) -> None:
     body = anthropic_request(model, prompt)
-    check_messages(Asked(1, HEADERS, body | {"stream": True} | anthropic_extra(model, body)))
+    extra, headers = anthropic_fields(model, prompt, body)
+    check_messages(Asked(1, HEADERS | headers, body | {"stream": True} | extra))
 
 
 def responses(prompt: Prompt) -> None:
@@ -94,6 +105,7 @@ def chat(prompt: Prompt) -> None:
 READERS: Mapping[str, Callable[[Prompt], None]] = {
     "anthropic": anthropic,
     "anthropic-thinking": anthropic_thinking,
+    "anthropic-binding": anthropic_binding,
     "responses": responses,
     "chat": chat,
 }
@@ -151,16 +163,16 @@ class Drawn:
         return [ProviderPart(envelope=ProviderEnvelope(provider=provider, data=block)) for block in blocks]
 
     def said(self, provider: str) -> list[Part]:
-        """The parts of one answer of a model, calls last as its protocol has it."""
+        """The parts of one answer of a model, with thinking between its calls and text behind them as it comes."""
         parts: list[Part] = [self.thought(provider)] if self.flag() else []
         for _ in range(self.draw(st.integers(0, 2))):
             parts += self.one_of([text(self.words())], self.hosted(provider), [SourcePart(source_id="s")])
         call_ids = self.draw(st.lists(st.sampled_from(["1", "2", "1_2", "call 3"]), max_size=3, unique=True))
         for call_id in call_ids:
-            if provider == "openai" and self.flag():
+            if provider != "openai-chat" and self.flag():
                 parts.append(self.thought(provider))
             parts.append(call(call_id))
-        if provider == "openai" and self.flag():
+        if self.flag():
             parts.append(text(self.words()))
         return parts
 

@@ -8,13 +8,23 @@ import pytest
 from pydantic import JsonValue
 
 from tests.unit.recorded import call, result, text
-from turnlane.activities.providers.anthropic_prompt import anthropic_extra, anthropic_request
+from turnlane.activities.providers.anthropic_fields import anthropic_fields, binds_thinking
+from turnlane.activities.providers.anthropic_prompt import anthropic_request
 from turnlane.activities.providers.openai_chat import chat_request
 from turnlane.activities.providers.openai_responses import responses_request
 from turnlane.agent import AnthropicModel, OpenAIChatModel, OpenAIModel
 from turnlane.records.base import JsonObject, ProviderEnvelope
 from turnlane.records.messages import ReasoningPart
-from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker
+from turnlane.records.prompt import (
+    Prompt,
+    PromptFile,
+    PromptMessage,
+    PromptPart,
+    ProviderOptions,
+    Speaker,
+    SystemText,
+    ToolSpec,
+)
 
 THINKING: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "temperature": 1}
 HI = PromptMessage(speaker=Speaker.USER, parts=(text("hi"),))
@@ -25,6 +35,16 @@ def thinking(words: str, signature: str | None = "s") -> ReasoningPart:
     data: JsonObject = {"type": "thinking", "thinking": words}
     data |= {} if signature is None else {"signature": signature}
     return ReasoningPart(text=words, provider=ProviderEnvelope(provider="anthropic", data=data))
+
+
+def envelope(data: JsonObject) -> ReasoningPart:
+    return ReasoningPart(text="", provider=ProviderEnvelope(provider="anthropic", data=data))
+
+
+def laid_over(model: AnthropicModel, *messages: PromptMessage) -> dict[str, Any]:
+    """What goes with a request to Anthropic beside its prompt."""
+    prompt = Prompt(messages=messages)
+    return anthropic_fields(model, prompt, anthropic_request(model, prompt)).extra
 
 
 def reasoning(item_id: str) -> ReasoningPart:
@@ -54,8 +74,18 @@ def test_signed_thinking_goes_back_also_without_its_text_and_unsigned_never() ->
     assert ["thinking", "text"] == blocks(thinking("hm"), thinking("x", ""), reasoning("rs_1"), text("so"))
 
 
-def test_nothing_but_calls_stands_behind_a_call_at_anthropic() -> None:
-    assert ["thinking", "tool_use", "tool_use"] == blocks(thinking("a"), call("1"), thinking("b"), call("2"))
+def test_text_behind_a_call_moves_before_it_and_what_a_hosted_tool_left_there_goes() -> None:
+    hosted = envelope({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}})
+
+    assert ["thinking", "text", "tool_use"] == blocks(thinking("a"), call("1"), hosted, text("so"))
+    assert ["message", "function_call", "function_call"] == items(call("1"), text("so"), call("2"))
+
+
+def test_an_answer_thought_out_between_its_calls_goes_back_as_it_came() -> None:
+    said = (thinking("a"), call("1"), text("so"), thinking("b"), call("2"))
+
+    assert ["thinking", "tool_use", "text", "thinking", "tool_use"] == blocks(*said)
+    assert ["thinking", "text", "tool_use", "tool_use"] == blocks(*said[:3], thinking("b", None), call("2"))
 
 
 def test_reasoning_is_sent_with_what_it_led_to_or_not_at_all() -> None:
@@ -79,17 +109,118 @@ def test_reasoning_is_sent_with_what_it_led_to_or_not_at_all() -> None:
     ids=["first", "no round", "own round", "foreign round", "foreign round with an injected input", "round that ended"],
 )
 def test_thinking_is_off_for_a_round_that_began_without_it(messages: tuple[PromptMessage, ...], is_on: bool) -> None:
-    model = AnthropicModel(name="m", extra=THINKING)
-    extra = anthropic_extra(model, anthropic_request(model, Prompt(messages=messages)))
+    extra = laid_over(AnthropicModel(name="m", extra=THINKING), *messages)
 
     assert (THINKING if is_on else {"temperature": 1}) == extra
 
 
 @pytest.mark.parametrize("extra", [{}, {"thinking": {"type": "adaptive"}}, {"thinking": None}])
 def test_what_does_not_enable_thinking_stays(extra: dict[str, Any]) -> None:
-    model = AnthropicModel(name="m", extra=extra)
+    assert extra == laid_over(AnthropicModel(name="m", extra=extra), HI, assistant(call("1")), DONE)
 
-    assert extra == anthropic_extra(model, anthropic_request(model, Prompt(messages=(HI, assistant(call("1")), DONE))))
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("claude-fable-5-1", True),
+        ("anthropic/claude-opus-5.5", True),
+        ("claude-haiku-5-5-20261001", True),
+        ("claude-opus-6", True),
+        ("claude-opus-5-20260901", False),
+        ("claude-opus-5", False),
+        ("claude-sonnet-4-5-20250929", False),
+        ("claude-3-5-sonnet-20241022", False),
+        ("gpt-5.5", False),
+    ],
+)
+def test_which_models_tie_their_thinking_to_what_came_before_it(name: str, expected: bool) -> None:
+    assert expected == binds_thinking(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}),
+        (
+            {"thinking": {"type": "adaptive", "display": "omitted"}},
+            {"type": "adaptive", "display": "omitted", "block_binding": {"prefix_mismatch_behavior": "drop_block"}},
+        ),
+        (
+            {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}},
+            {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}},
+        ),
+    ],
+    ids=["unasked", "asked", "as the application says"],
+)
+def test_thoughts_that_no_longer_fit_are_left_out_by_the_provider(given: dict[str, Any], expected: Any) -> None:
+    model, prompt = AnthropicModel(name="claude-opus-5-5", extra=given), Prompt(messages=(HI,))
+
+    extra, headers = anthropic_fields(model, prompt, anthropic_request(model, prompt))
+
+    assert expected == extra["thinking"]
+    assert {"anthropic-beta": "thinking-binding-controls-2026-08-01"} == headers
+
+
+def test_a_model_that_is_not_to_think_is_not_reminded_of_its_thoughts() -> None:
+    model = AnthropicModel(name="claude-opus-5-5", extra={"thinking": {"type": "disabled"}})
+    prompt = Prompt(messages=(HI, assistant(thinking("hm"), call("1")), DONE))
+    body = anthropic_request(model, prompt)
+
+    extra, headers = anthropic_fields(model, prompt, body)
+
+    assert ({"thinking": {"type": "disabled"}}, {}) == (extra, headers)
+    assert ["tool_use"] == [block["type"] for block in body["messages"][1]["content"]]
+
+
+def test_a_conversation_with_calls_defines_the_tools_that_it_called() -> None:
+    prompt = Prompt(messages=(HI, assistant(call("1"), call("2", "see"), call("3")), DONE))
+
+    body = anthropic_request(AnthropicModel(name="m"), prompt)
+
+    assert (["look", "see"], {"type": "none"}) == ([tool["name"] for tool in body["tools"]], body["tool_choice"])
+    assert "tools" not in anthropic_request(AnthropicModel(name="m"), Prompt(messages=(HI,)))
+
+
+def test_tools_of_the_providers_own_stand_beside_the_agents() -> None:
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    look = ToolSpec(name="look", description="", parameters={"type": "object"})
+    model, prompt = AnthropicModel(name="m", extra={"tools": [hosted]}), Prompt(messages=(HI,), tools=(look,))
+
+    extra = anthropic_fields(model, prompt, anthropic_request(model, prompt)).extra
+
+    assert ["look", "web_search"] == [tool["name"] for tool in extra["tools"]]
+    assert model.extra == laid_over(model, HI)
+
+
+def test_a_compatible_server_is_sent_one_system_message() -> None:
+    def system(prompt: Prompt, base_url: str | None) -> list[Any]:
+        body = chat_request(OpenAIChatModel(name="m", base_url=base_url), prompt)
+        return [message["content"] for message in body["messages"] if message["role"] == "system"]
+
+    prompt = Prompt(system=("Be kind.", " ", "Summary: x"), messages=(HI,))
+    marked = prompt.model_copy(update={"system": (SystemText(text="A", options={"openai-chat": {"k": 1}}), "B")})
+
+    assert ["Be kind.", "Summary: x"] == system(prompt, None)
+    assert ["Be kind.\n\nSummary: x"] == system(prompt, "http://127.0.0.1:8000/v1")
+    assert [] == system(Prompt(messages=(HI,)), "http://127.0.0.1:8000/v1")
+    assert [[{"type": "text", "text": "A", "k": 1}], "B"] == system(marked, "http://127.0.0.1:8000/v1")
+
+
+@pytest.mark.parametrize(("moves", "expected"), [(False, "-1234"), (True, "--234")])
+def test_of_too_many_cache_points_the_first_ones_go(moves: bool, expected: str) -> None:
+    mark: ProviderOptions = {"anthropic": {"cache_control": {"type": "ephemeral"}}}
+    prompt = Prompt(
+        system=tuple(SystemText(text=text, options=mark) for text in "1234"),
+        messages=(HI,),
+        tools=(ToolSpec(name="look", description="", parameters={"type": "object"}, options=mark),),
+        options=mark if moves else None,
+    )
+    body = anthropic_request(AnthropicModel(name="m"), prompt)
+
+    anthropic_fields(AnthropicModel(name="m"), prompt, body)
+
+    marked = ["t" if "cache_control" in body["tools"][0] else "-"]
+    assert expected == "".join(marked + [each["text"] if "cache_control" in each else "-" for each in body["system"]])
 
 
 def test_an_upload_is_named_by_its_id_where_it_is_and_by_its_name_elsewhere() -> None:

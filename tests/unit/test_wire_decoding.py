@@ -33,6 +33,7 @@ from turnlane.activities.providers.wire import Decoder
 from turnlane.agent.models import OpenAIModel
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import FailureClass
+from turnlane.records.steps import FinishReason
 from turnlane.records.usage import CostValue, Provenance, UsageValue
 
 CHAT_FAILURES = openai_failures("openai-chat")
@@ -174,6 +175,22 @@ def test_thinking_without_a_signature_has_nothing_to_send_back() -> None:
     parts = anthropic(({"type": "thinking", "thinking": ""}, [{"type": "thinking_delta", "thinking": "hm"}]))
 
     assert ReasoningEnd(provider=None) in parts
+
+
+@pytest.mark.parametrize("words", ["a\ud83d", "a\x00b"])
+def test_thinking_that_cannot_be_stored_as_it_is_has_nothing_to_send_back(words: str) -> None:
+    deltas = [{"type": "thinking_delta", "thinking": words}, {"type": "signature_delta", "signature": "s"}]
+
+    parts = anthropic(({"type": "thinking", "thinking": ""}, deltas))
+
+    assert [ReasoningEnd(provider=None)] == [part for part in parts if isinstance(part, ReasoningEnd)]
+
+
+def test_a_paused_turn_is_no_success() -> None:
+    parts = anthropic(({"type": "text", "text": "so far"}, []), stop_reason="pause_turn")
+
+    (finish,) = [part for part in parts if isinstance(part, Finish)]
+    assert (FinishReason.OTHER, "pause_turn") == (finish.reason, finish.raw_reason)
 
 
 def test_blocks_that_only_the_provider_reads_are_kept_whole() -> None:

@@ -67,8 +67,6 @@ def _message_faults(message: PromptMessage) -> Iterator[str]:
         yield "a call outside an assistant message"
     if any(isinstance(part, ToolResultPart) is not (message.speaker is Speaker.TOOL) for part in message.parts):
         yield "results stand in tool messages, and nothing else does"
-    if any(isinstance(one, ToolCallPart) and isinstance(two, TextPart) for one, two in pairwise(message.parts)):
-        yield "text behind a call"
 
 
 def _pairing_faults(messages: Sequence[PromptMessage]) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Speaking: what of a step's parts a provider may be sent again, and in which order."""
+"""Speaking: what of a step's parts a provider may be sent again."""
 
 from __future__ import annotations
 
@@ -9,23 +9,11 @@ from turnlane.records.prompt import PromptPart
 
 
 def spoken(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts of a step that are sent again.
+    """Return the parts of a step that are sent again, in the order in which they were said.
 
-    Text behind a call moves before the first one, because results must follow calls directly; reasoning
-    stays before the call it led to. Reasoning that nothing follows was cut short: providers refuse it.
+    Reasoning that nothing follows was cut short: providers refuse it.
     """
-    said: list[Part] = []
-    first_call: int | None = None
-    for part in parts:
-        if not _is_sendable(part):
-            continue
-        if first_call is not None and isinstance(part, TextPart):
-            said.insert(first_call, part)
-            first_call += 1
-            continue
-        if first_call is None and isinstance(part, ToolCallPart):
-            first_call = len(said)
-        said.append(part)
+    said = [part for part in parts if _is_sendable(part)]
     while said and isinstance(said[-1], ReasoningPart | ProviderPart):
         said.pop()
     return said

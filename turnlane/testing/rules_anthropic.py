@@ -25,6 +25,7 @@ _HOSTED_RESULTS = (
 _ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", *_HOSTED_RESULTS)
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _CACHE_POINTS = 4
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
 def check_messages(asked: Asked) -> None:
@@ -35,12 +36,14 @@ def check_messages(asked: Asked) -> None:
     limit = asked.body.get("max_tokens")
     require(isinstance(limit, int) and limit > 0, "max_tokens_missing", "max_tokens is a positive integer")
     _check_thinking_budget(asked.body)
+    _check_binding(asked)
     _check_system(asked.body.get("system"))
     _check_tools(asked.body.get("tools") or ())
     messages = asked.body.get("messages")
     require(isinstance(messages, list) and messages, "messages_missing", "messages is a non-empty list")
     _check_cache_points(asked.body)
     _check_turns(messages or [])
+    _check_tools_defined(asked.body, messages or [])
     _check_thinking_kept(asked.body, messages or [])
 
 
@@ -57,6 +60,14 @@ def _check_thinking_budget(body: Mapping[str, Any]) -> None:
         budget = thinking.get("budget_tokens")
         fits = isinstance(budget, int) and 1024 <= budget < body["max_tokens"]
         require(fits, "invalid_thinking_budget", "budget_tokens is at least 1024 and below max_tokens")
+
+
+def _check_binding(asked: Asked) -> None:
+    thinking = asked.body.get("thinking") or {}
+    is_named = _BINDING_BETA in asked.headers.get("anthropic-beta", "")
+    require(not thinking.get("block_binding") or is_named, "beta_missing", "block_binding needs its anthropic-beta")
+    takes = thinking.get("type") != "disabled" or "block_binding" not in thinking
+    require(takes, "unexpected_field", "thinking that is disabled takes no block_binding")
 
 
 def _check_system(system: Any) -> None:
@@ -77,12 +88,19 @@ def _check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
+def _check_tools_defined(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+    said = [block for message in messages for block in _blocks_of(message.get("content"), "a message")]
+    calls = any(block.get("type") in ("tool_use", "tool_result") for block in said)
+    require(body.get("tools") or not calls, "tools_missing", "a conversation with calls must define tools")
+
+
 def _check_cache_points(body: Mapping[str, Any]) -> None:
     system = body.get("system")
     said = [message.get("content") for message in body["messages"] if isinstance(message, dict)]
     lists = [given for given in (body.get("tools"), system, *said) if isinstance(given, list)]
     points = [block for given in lists for block in given if isinstance(block, dict) and block.get("cache_control")]
-    require(len(points) <= _CACHE_POINTS, "too_many_cache_points", f"at most {_CACHE_POINTS} blocks have cache_control")
+    count = len(points) + bool(body.get("cache_control"))
+    require(count <= _CACHE_POINTS, "too_many_cache_points", f"at most {_CACHE_POINTS} blocks have cache_control")
 
 
 def _check_turns(messages: Sequence[Any]) -> None:
@@ -157,7 +175,8 @@ def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], where: str)
     for block in blocks:
         kind = block.get("type")
         require(kind in _ASSISTANT_BLOCKS, "invalid_block", f"{where} has a block no assistant may send")
-        require(not calls or kind == "tool_use", "block_after_tool_use", f"{where} goes on after a call")
+        may_follow = not calls or kind == "tool_use" or _thinks_behind_a_call(blocks)
+        require(may_follow, "block_after_tool_use", f"{where} goes on after a call")
         if kind == "text":
             require_said(block.get("text"), where)
         elif kind == "tool_use":
@@ -172,6 +191,12 @@ def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], where: str)
     last = blocks[-1].get("type")
     require(last not in ("thinking", "redacted_thinking"), "thinking_last", f"{where} ends with thinking")
     return calls
+
+
+def _thinks_behind_a_call(blocks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the model thought between its calls: such an answer goes back as it was, whatever stands where."""
+    kinds = [block.get("type") for block in blocks]
+    return "tool_use" in kinds and not {"thinking", "redacted_thinking"}.isdisjoint(kinds[kinds.index("tool_use") :])
 
 
 def _check_call(block: Mapping[str, Any], seen: set[str], where: str) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final, cast
 import anthropic
 
 from turnlane.activities.providers.anthropic_count import AnthropicCounts
-from turnlane.activities.providers.anthropic_prompt import anthropic_extra, anthropic_request
+from turnlane.activities.providers.anthropic_fields import anthropic_fields
+from turnlane.activities.providers.anthropic_prompt import anthropic_request
 from turnlane.activities.providers.base import (
     Finish,
     Heartbeat,
@@ -32,8 +33,8 @@ from turnlane.activities.providers.clients import Clients
 from turnlane.activities.providers.failures import FailureReader, SdkErrors
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
 from turnlane.agent.models import Model
-from turnlane.records.base import JsonObject, ProviderEnvelope
-from turnlane.records.prompt import Prompt, options_for
+from turnlane.records.base import JsonObject, ProviderEnvelope, clean_text
+from turnlane.records.prompt import Prompt
 from turnlane.records.steps import FinishReason
 from turnlane.records.tokens import TokenCount
 from turnlane.records.usage import Usage, UsageValue, counters_of, cut_short
@@ -46,7 +47,7 @@ FAILURES: Final = FailureReader(
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
-    "pause_turn": FinishReason.STOP,
+    "pause_turn": FinishReason.OTHER,
     "tool_use": FinishReason.TOOL_CALLS,
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -66,8 +67,8 @@ class AnthropicProvider:
         client = self._clients.of(request.model)
         body = anthropic_request(request.model, request.prompt)
         create = cast(Callable[..., Any], client.messages.with_streaming_response.create)
-        extra = {**options_for(request.prompt.options, PROVIDER), **anthropic_extra(request.model, body)}
-        call = create(**body, stream=True, extra_body=extra or None, timeout=TIMEOUT)
+        extra, headers = anthropic_fields(request.model, request.prompt, body)
+        call = create(**body, stream=True, extra_body=extra or None, extra_headers=headers, timeout=TIMEOUT)
         decoder = AnthropicDecoder(FAILURES, request.step)
         async with aclosing(run_call(call, decoder)) as parts:
             async for part in parts:
@@ -237,13 +238,16 @@ def _envelope(data: JsonObject) -> ProviderEnvelope:
 
 
 def _thinking(block: _Block) -> ProviderEnvelope | None:
-    """The block as it must be sent back; None for thinking that came without a signature."""
+    """The block as it must be sent back; None for thinking that came without a signature.
+
+    One that holds what cannot be stored is kept for people alone: its signature would not fit what is left of it.
+    """
     if block.kind == "redacted_thinking":
         return _envelope(block.start)
-    signature = "".join(block.signature) or block.start.get("signature")
-    if not signature:
+    text, signature = "".join(block.text), "".join(block.signature) or block.start.get("signature")
+    if not signature or clean_text(text) != text:
         return None
-    return _envelope({"type": "thinking", "thinking": "".join(block.text), "signature": signature})
+    return _envelope({"type": "thinking", "thinking": text, "signature": signature})
 
 
 def _whole(block: _Block) -> JsonObject:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile
 from typing import Any
 
+from turnlane.activities.providers.anthropic_fields import THOUGHTS, forgets_thoughts
 from turnlane.activities.providers.wording import (
     IMAGES,
     PDF,
@@ -13,6 +15,7 @@ from turnlane.activities.providers.wording import (
     inline_data,
     replayable,
     result_text,
+    text_first,
     uploaded_id,
     web_url,
     wire_id,
@@ -20,12 +23,11 @@ from turnlane.activities.providers.wording import (
 )
 from turnlane.agent.models import Model
 from turnlane.records.messages import ReasoningPart, TextPart, ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, PromptPart, Speaker, options_for
+from turnlane.records.prompt import Prompt, PromptFile, PromptPart, Speaker, options_for
 
 Block = dict[str, Any]
 
 DEFAULT_MAX_TOKENS = 8192
-_BEHIND_CALLS = ("tool_use",)
 _OPENING = "(the conversation so far)"
 
 
@@ -34,7 +36,7 @@ def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model.name,
         "max_tokens": model.max_output_tokens or DEFAULT_MAX_TOKENS,
-        "messages": _messages(prompt),
+        "messages": _messages(prompt, forgets=forgets_thoughts(model)),
     }
     system = [
         {"type": "text", "text": given.text, **options_for(given.options, "anthropic")}
@@ -53,33 +55,28 @@ def anthropic_request(model: Model, prompt: Prompt) -> dict[str, Any]:
             }
             for tool in prompt.tools
         ]
+    elif called := _called(body["messages"]):
+        body |= {"tools": [_past_tool(name) for name in called], "tool_choice": {"type": "none"}}
     return body
 
 
-def anthropic_extra(model: Model, body: dict[str, Any]) -> dict[str, Any]:
-    """Return `model.extra` as it goes with this body.
-
-    With thinking enabled, the tool round that is being answered must begin with its thinking. One that another
-    model began, or whose thinking was cut, has none: that call is made without thinking, since it is refused else.
-    """
-    thinking = model.extra.get("thinking")
-    if not isinstance(thinking, dict) or thinking.get("type") != "enabled" or _answers_thinking(body["messages"]):
-        return model.extra
-    return {name: value for name, value in model.extra.items() if name != "thinking"}
+def _called(messages: list[dict[str, Any]]) -> list[str]:
+    """The names of the tools that the conversation called, each once."""
+    blocks = (block for message in messages for block in message["content"])
+    return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
-def _answers_thinking(messages: list[dict[str, Any]]) -> bool:
-    """Whether the last thing said is not a tool's result, or is one of a round that began with thinking."""
-    if len(messages) < 2 or messages[-1]["content"][0]["type"] != "tool_result":
-        return True
-    return messages[-2]["content"][0]["type"] in ("thinking", "redacted_thinking")
+def _past_tool(name: str) -> Block:
+    """A tool that was called and is not on offer now: a conversation with calls must define tools."""
+    return {"name": name, "description": "No longer on offer.", "input_schema": {"type": "object", "properties": {}}}
 
 
-def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+def _messages(prompt: Prompt, *, forgets: bool) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for message in prompt.messages:
         role = "assistant" if message.speaker is Speaker.ASSISTANT else "user"
-        blocks = list(_blocks(message))
+        parts = [part for part in message.parts if not (forgets and _is_thought(part))]
+        blocks = list(_blocks(message.speaker, parts))
         if not blocks:
             continue
         if messages and messages[-1]["role"] == role:
@@ -91,14 +88,30 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     return messages
 
 
-def _blocks(message: PromptMessage) -> Iterator[Block]:
-    """The blocks of a message. Behind a call nothing but calls may stand: what another model thought there goes."""
+def _blocks(speaker: Speaker, parts: Sequence[PromptPart]) -> Iterator[Block]:
+    """The blocks of a message.
+
+    Behind a call nothing but calls may stand: text moves before it, and what a hosted tool left there goes. But an
+    answer that was thought out between its calls goes back block for block, since it is refused in any other order.
+    """
+    if speaker is not Speaker.ASSISTANT or _thinks_between_calls(parts):
+        yield from (block for part in parts if (block := _block(part)) is not None)
+        return
     has_called = False
-    for part in message.parts:
+    for part in text_first(parts):
         block = _block(part)
         has_called = has_called or isinstance(part, ToolCallPart)
-        if block is not None and (not has_called or block["type"] in _BEHIND_CALLS or message.speaker is Speaker.TOOL):
+        if block is not None and (not has_called or block["type"] == "tool_use"):
             yield block
+
+
+def _thinks_between_calls(parts: Sequence[PromptPart]) -> bool:
+    return any(_is_thought(part) for part in dropwhile(lambda part: not isinstance(part, ToolCallPart), parts))
+
+
+def _is_thought(part: PromptPart) -> bool:
+    block = _reasoning(part) if isinstance(part, ReasoningPart) else None
+    return block is not None and block.get("type") in THOUGHTS
 
 
 def _block(part: PromptPart) -> Block | None:

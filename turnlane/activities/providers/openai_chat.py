@@ -26,7 +26,7 @@ from turnlane.activities.providers.failures import FailureReader
 from turnlane.activities.providers.openai_clients import open_client, openai_failures, openai_usage
 from turnlane.activities.providers.openai_prompt import chat_messages, chat_tools
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
-from turnlane.activities.providers.wording import extra_body
+from turnlane.activities.providers.wording import extra_fields
 from turnlane.agent.models import Model
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import Prompt
@@ -57,7 +57,8 @@ class OpenAIChatProvider:
         model = request.model
         client = self._clients.of(model)
         create = cast(Callable[..., Any], client.chat.completions.with_streaming_response.create)
-        call = create(**chat_request(model, request.prompt), extra_body=_extra(model, request.prompt), timeout=TIMEOUT)
+        body = chat_request(model, request.prompt)
+        call = create(**body, extra_body=_extra(model, request.prompt, body), timeout=TIMEOUT)
         currency = "USD" if _is_openrouter(model) else None
         decoder = ChatDecoder(openai_failures(model.reported_provider), request.step, currency)
         async with aclosing(run_call(call, decoder)) as parts:
@@ -73,7 +74,7 @@ def chat_request(model: Model, prompt: Prompt) -> dict[str, Any]:
     """Return the body of a Chat Completions call; `model.extra` is laid over it by the adapter."""
     body: dict[str, Any] = {
         "model": model.name,
-        "messages": chat_messages(prompt),
+        "messages": chat_messages(prompt, one_system=model.base_url is not None),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -89,10 +90,10 @@ def _is_openrouter(model: Model) -> bool:
     return model.reported_provider == _OPENROUTER or _OPENROUTER_HOST in (model.base_url or "")
 
 
-def _extra(model: Model, prompt: Prompt) -> dict[str, Any] | None:
+def _extra(model: Model, prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | None:
     """What the body says beyond the protocol: the application's words, and a request for OpenRouter's accounting."""
     asked = {"usage": {"include": True}} if _is_openrouter(model) else {}
-    return asked | (extra_body(model, prompt) or {}) or None
+    return asked | extra_fields(model, prompt, body) or None
 
 
 @dataclass

@@ -14,6 +14,7 @@ from turnlane.activities.providers.wording import (
     inline_data,
     replayable,
     result_text,
+    text_first,
     uploaded_id,
     web_url,
     wire_id,
@@ -28,12 +29,16 @@ _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
 """What of a reasoning item may come back; its status, for one, is refused."""
 
 
-def chat_messages(prompt: Prompt) -> list[Item]:
-    """Return the messages of a Chat Completions call: system texts first, one tool message per result."""
-    messages: list[Item] = [_chat_system(given) for given in prompt.system_texts if given.text.strip()]
-    for message in prompt.messages:
-        messages.extend(_chat(message))
-    return messages
+def chat_messages(prompt: Prompt, *, one_system: bool = False) -> list[Item]:
+    """Return the messages of a Chat Completions call: system texts first, one tool message per result.
+
+    With `one_system` the system texts are one message, unless one of them has options: the templates of many open
+    models take no second one.
+    """
+    system = [given for given in prompt.system_texts if given.text.strip()]
+    if one_system and system and not any(options_for(given.options, "openai-chat") for given in system):
+        system = [SystemText(text="\n\n".join(given.text for given in system))]
+    return [*map(_chat_system, system), *(item for message in prompt.messages for item in _chat(message))]
 
 
 def _chat_system(given: SystemText) -> Item:
@@ -116,7 +121,7 @@ def _items(message: PromptMessage) -> Iterator[Item]:
         if content:
             yield {"type": "message", "role": "user", "content": content}
         return
-    items = [item for part in message.parts if (item := _item(part)) is not None]
+    items = [item for part in text_first(message.parts) if (item := _item(part)) is not None]
     for item, led_to in zip(items, [*items[1:], None], strict=True):
         # Reasoning and what it led to go together: alone, it is refused.
         if item["type"] != "reasoning" or (led_to is not None and led_to["type"] != "reasoning"):

@@ -29,7 +29,7 @@ from turnlane.activities.providers.failures import FailureReader
 from turnlane.activities.providers.openai_clients import open_client, openai_failures, openai_usage
 from turnlane.activities.providers.openai_prompt import responses_items, responses_tools
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
-from turnlane.activities.providers.wording import extra_body
+from turnlane.activities.providers.wording import extra_fields
 from turnlane.agent.models import Model
 from turnlane.records.base import ProviderEnvelope
 from turnlane.records.prompt import Prompt
@@ -58,9 +58,9 @@ class OpenAIResponsesProvider:
         model = request.model
         client = self._clients.of(model)
         create = cast(Callable[..., Any], client.responses.with_streaming_response.create)
-        call = create(
-            **responses_request(model, request.prompt), extra_body=extra_body(model, request.prompt), timeout=TIMEOUT
-        )
+        body = responses_request(model, request.prompt)
+        extra = extra_fields(model, request.prompt, body)
+        call = create(**body, extra_body=extra or None, timeout=TIMEOUT)
         async with aclosing(run_call(call, ResponsesDecoder(FAILURES, request.step))) as parts:
             async for part in parts:
                 yield part

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from turnlane.agent.models import Model
-from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.messages import TextPart, ToolCallPart, ToolOutcome, ToolResultPart
 from turnlane.records.prompt import Prompt, PromptFile, PromptPart, options_for
 
 _UNSENDABLE: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -20,9 +21,14 @@ PDF: Final = "application/pdf"
 EMPTY_OUTPUT: Final = "(no output)"
 
 
-def extra_body(model: Model, prompt: Prompt) -> dict[str, Any] | None:
-    """What is laid over a request: the prompt's options for this provider, and then the model's own `extra`."""
-    return {**options_for(prompt.options, model.provider), **model.extra} or None
+def extra_fields(model: Model, prompt: Prompt, body: dict[str, Any]) -> dict[str, Any]:
+    """What is laid over a body: the prompt's options for this provider, and then the model's own `extra`.
+
+    Tools in `extra` (those that the provider runs itself) stand beside the agent's own.
+    """
+    extra = {**options_for(prompt.options, model.provider), **model.extra}
+    hosted, own = extra.get("tools"), body.get("tools")
+    return {**extra, "tools": [*own, *hosted]} if isinstance(hosted, list) and own else extra
 
 
 def wire_id(call_id: str) -> str:
@@ -45,6 +51,13 @@ def call_arguments(part: ToolCallPart) -> dict[str, Any]:
 def call_arguments_text(part: ToolCallPart) -> str:
     """The arguments as JSON text."""
     return json.dumps(call_arguments(part), ensure_ascii=False)
+
+
+def text_first(parts: Sequence[PromptPart]) -> list[PromptPart]:
+    """The parts with text behind a call moved before the first one: results must follow calls directly."""
+    called = next((place for place, part in enumerate(parts) if isinstance(part, ToolCallPart)), len(parts))
+    said = [part for part in parts[called:] if isinstance(part, TextPart)]
+    return [*parts[:called], *said, *(part for part in parts[called:] if not isinstance(part, TextPart))]
 
 
 def result_text(part: ToolResultPart) -> str:
