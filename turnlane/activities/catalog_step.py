@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.activities.providers.base import ProviderFailure, ToolCall
 from turnlane.agent.active_tools import ActiveTools, CatalogOverflowError, activate, selection_of
@@ -137,8 +137,7 @@ def _shelf(catalog: DeferredCatalog, surface: str | None) -> Shelf:
 async def _asked(agent: Agent, code: str, ask: Callable[[], T | Awaitable[T]]) -> T:
     """What a function of the application's own answers."""
     try:
-        answer = ask()
-        return await answer if inspect.isawaitable(answer) else answer
+        return await asked(ask)
     except Exception as error:
         logger.error("%s: agent %s, %s at %s", code, agent.name, type(error).__name__, place_of(error))
         raise ApplicationFailedError(code) from None

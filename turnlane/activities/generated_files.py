@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import persist, place_of
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.preparing import ApplicationFailedError
@@ -45,8 +45,7 @@ class GeneratedFiles:
         upload = Upload(data=file.data, media_type=file.media_type, filename=file.filename)
         question = FileQuestion(conversation_id=self._fence.conversation_id, run_id=self._fence.run_id)
         try:
-            answer = persist_file(upload, question)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await asked(lambda: persist_file(upload, question))
         except Exception as error:
             kind, place = type(error).__name__, place_of(error)
             logger.error("run %s: a generated file was not kept: %s at %s", self._fence.run_id, kind, place)

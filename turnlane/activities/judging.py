@@ -7,15 +7,16 @@ run. A judge that raises fails the run as the application's mistake: nobody can 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from temporalio import activity
 
+from turnlane.activities.asking import asked
 from turnlane.activities.budgets import budget_stop
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
+from turnlane.activities.patience import PATIENCE_SECONDS
 from turnlane.agent.acceptance import Answer, waits_for_approval
 from turnlane.agent.agent import Agent
 from turnlane.agent.stopping import StepResult, StopContext, StopPolicy
@@ -27,9 +28,6 @@ from turnlane.records.usage import stated
 from turnlane.store.protocol import HistoryMessage, RunContext, Store
 
 logger = logging.getLogger(__name__)
-
-JUDGE_SECONDS = 20.0
-"""How long everything that is asked at one boundary may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,7 @@ def _budget_judge(store: Store) -> Judge:
 def _stop_judge(policy: StopPolicy) -> Judge:
     async def judge(boundary: Boundary) -> str | None:
         try:
-            found = policy.condition(boundary.context)
-            stops = await found if inspect.isawaitable(found) else found
+            stops = await asked(lambda: policy.condition(boundary.context))
         except Exception as error:
             logger.error("a stop policy failed with %s at %s", type(error).__name__, place_of(error))
             raise ApplicationFailedError("STOP_POLICY_FAILED") from None
@@ -106,7 +103,7 @@ class Judging:
         if run is None or answer is None:
             raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
         try:
-            async with asyncio.timeout(JUDGE_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 return await self._judged(agent, run, answer, request.stop)
         except TimeoutError:
             return _failed("JUDGING_TIMED_OUT")
@@ -155,7 +152,8 @@ async def accepts(agent: Agent, run: RunContext, parts: Sequence[Part], reason: 
 
     Raises ApplicationFailedError where the rule itself fails.
     """
-    if agent.accept is None or waits_for_approval(parts):
+    accept = agent.accept
+    if accept is None or waits_for_approval(parts):
         return True
     answer = Answer(
         conversation_id=run.run.conversation_id,
@@ -166,10 +164,11 @@ async def accepts(agent: Agent, run: RunContext, parts: Sequence[Part], reason: 
         metadata=run.metadata,
     )
     try:
-        found = agent.accept(answer)
-        return bool(await found if inspect.isawaitable(found) else found)
+        return bool(await asked(lambda: accept(answer)))
     except Exception as error:
-        logger.error("the acceptance of agent %s failed with %s", agent.name, type(error).__name__)
+        logger.error(
+            "the acceptance of agent %s failed with %s at %s", agent.name, type(error).__name__, place_of(error)
+        )
         raise ApplicationFailedError("ACCEPTANCE_FAILED") from None
 
 

@@ -242,10 +242,10 @@ class LaneWork:
         _check_object("context", item.context, agent.context, agent.limits.metadata_bytes)
         _check_object("metadata", item.metadata, agent.metadata, agent.limits.metadata_bytes)
         parts = await self._check_content(request.conversation_id, item, agent)
-        await preflight(agent, request, item, parts)
+        await preflight(agent, request, item, parts, patience)
         await self._check_ids(request.conversation_id, item)
         await check_budget(self._store, agent, request.conversation_id)
-        return _policy(agent, request, item)
+        return await _policy(agent, request, item, patience)
 
     async def _check_answer(self, request: PrepareAdmissions, item: Input, agent: Agent, patience: Patience) -> Policy:
         """Check an approval answer. It brings no context of its own as a rule, and joins no run in flight."""
@@ -319,14 +319,15 @@ def _says_something(part: InputPart) -> bool:
     )
 
 
-def _policy(agent: Agent, request: PrepareAdmissions, item: Input) -> Policy:
+async def _policy(agent: Agent, request: PrepareAdmissions, item: Input, patience: Patience) -> Policy:
     if item.policy is not None:
         return item.policy
-    if isinstance(agent.policy, Policy):
-        return agent.policy
+    policy = agent.policy
+    if isinstance(policy, Policy):
+        return policy
     try:
-        chosen = agent.policy(PolicyContext(request.conversation_id, item, request.has_live_run))
-        return Policy(chosen)
+        context = PolicyContext(request.conversation_id, item, request.has_live_run)
+        return Policy(await patience.ask(lambda: policy(context)))
     except Exception as error:
         logger.error("the policy function of agent %s failed with %s", agent.name, type(error).__name__)
         raise PolicyFailedError("the agent's policy function failed") from None

@@ -7,17 +7,17 @@ that is away meanwhile is waited for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from turnlane.activities.asking import PatienceLostError, asked
+
+__all__ = ["PATIENCE_SECONDS", "Patience", "PatienceLostError"]
 
 PATIENCE_SECONDS = 20.0
 """Less than an activity of the lane may take, so that it can still say what happened."""
 
 T = TypeVar("T")
-
-
-class PatienceLostError(Exception):
-    """The application's functions took too long."""
 
 
 class Patience:
@@ -26,17 +26,15 @@ class Patience:
     def __init__(self) -> None:
         self._left = PATIENCE_SECONDS
 
-    async def wait(self, call: Awaitable[T]) -> T:
-        """Return what the call returns. Raises what it raises, and `PatienceLostError` once the time is up."""
+    async def ask(self, function: Callable[[], T | Awaitable[T]]) -> T:
+        """Return what a function answers. Raises as `asked` does, `PatienceLostError` once the time is up."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        limit = asyncio.timeout(max(self._left, 0.0))
         try:
-            async with limit:
-                return await call
-        except TimeoutError:
-            if limit.expired():
-                raise PatienceLostError from None
-            raise
+            return await asked(function, max(self._left, 0.0))
         finally:
             self._left -= loop.time() - begun
+
+    async def wait(self, call: Awaitable[T]) -> T:
+        """The same for a call that was begun."""
+        return await self.ask(lambda: call)

@@ -30,7 +30,6 @@ from turnlane.activities.preparing import OversizedPromptError, Preparation, Pre
 from turnlane.activities.providers.base import (
     Finish,
     GeneratedFile,
-    Heartbeat,
     Opaque,
     Provider,
     ProviderFailure,
@@ -48,7 +47,8 @@ from turnlane.activities.providers.base import (
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
 from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
-from turnlane.activities.step_ends import failed_step, refused_step, silence
+from turnlane.activities.silence import Silence, SilenceError
+from turnlane.activities.step_ends import failed_step, refused_step, silence_of
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.pricing import with_cost
@@ -215,8 +215,8 @@ class _Step:
             self._asked = await self._approved()
         except asyncio.CancelledError:
             return await self._cut_short()
-        except TimeoutError:
-            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, silence(self._model))
+        except SilenceError:
+            return await self._end(StepEnd.TIMED_OUT, OperationPhase.FAILED, silence_of(self._model))
         except ProviderFailure as error:
             self._progress.early = Spent(error.usage, error.raw_usage) if error.usage else self._progress.early
             return await self._end(StepEnd.FAILED, OperationPhase.FAILED, error.failure)
@@ -237,16 +237,11 @@ class _Step:
         return await judge_end(self._store, self._agent, self._fence, outcome)
 
     async def _read(self, stream: AsyncIterator[StreamPart]) -> None:
-        loop = asyncio.get_running_loop()
-        idle = self._agent.idle_timeout
-        deadline = None if idle is None else loop.time() + idle
+        silence = Silence(self._agent.idle_timeout)
         while self._progress.finish is None:
-            async with asyncio.timeout_at(deadline):
-                part = await anext(stream, None)
+            part = await silence.next_of(stream)
             if part is None:
                 raise ProviderFailure(Failure(failure_class=FailureClass.STREAM_CUT, retryable=True))
-            if not isinstance(part, Heartbeat) and idle is not None:
-                deadline = loop.time() + idle
             await self._take(part)
 
     async def _take(self, part: StreamPart) -> None:

@@ -5,11 +5,12 @@ Nothing here opens a connection: what a model cannot do is found before anybody 
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.patience import Patience
 from turnlane.agent.agent import Agent
 from turnlane.agent.model_choice import ModelContext, ModelQuestion, Preflight, needed_by
 from turnlane.agent.models import Model
@@ -24,17 +25,19 @@ from turnlane.store.protocol import RunContext
 logger = logging.getLogger(__name__)
 
 
-async def preflight(agent: Agent, request: PrepareAdmissions, item: Input, parts: Sequence[InputPart]) -> None:
+async def preflight(
+    agent: Agent, request: PrepareAdmissions, item: Input, parts: Sequence[InputPart], patience: Patience
+) -> None:
     """Return if the input may be admitted, as far as models go. Raises `ModelRefusedError` where the model that
     would answer it cannot, and what the agent's own preflight raises, as a `TurnlaneError`."""
     if agent.models is not None and agent.resolve_model is None:
         key = request.model or agent.model_key
         agent.models.preflight(key or "", (*_needed_by_tools(agent), *needed_by(parts)))
     if agent.preflight is not None:
-        await _ask(agent, agent.preflight, request, item)
+        await _ask(agent, agent.preflight, request, item, patience)
 
 
-async def _ask(agent: Agent, ask: Preflight, request: PrepareAdmissions, item: Input) -> None:
+async def _ask(agent: Agent, ask: Preflight, request: PrepareAdmissions, item: Input, patience: Patience) -> None:
     question = ModelQuestion(
         conversation_id=request.conversation_id,
         context=item.context,
@@ -43,9 +46,7 @@ async def _ask(agent: Agent, ask: Preflight, request: PrepareAdmissions, item: I
         chosen=request.model,
     )
     try:
-        answer = ask(question)
-        if inspect.isawaitable(answer):
-            await answer
+        await patience.ask(lambda: ask(question))
     except TurnlaneError:
         raise
     except Exception as error:
@@ -79,7 +80,8 @@ def model_of(agent: Agent, turn: PreparedTurn) -> Model:
 
 
 async def _resolved(agent: Agent, run: RunContext) -> str:
-    if agent.resolve_model is None:
+    resolve = agent.resolve_model
+    if resolve is None:
         return run.model or agent.model_key or ""
     context = ModelContext(
         conversation_id=run.run.conversation_id,
@@ -90,8 +92,7 @@ async def _resolved(agent: Agent, run: RunContext) -> str:
         chosen=run.model,
     )
     try:
-        answer = agent.resolve_model(context)
-        return _key_of(agent, await answer if inspect.isawaitable(answer) else answer)
+        return _key_of(agent, await asked(lambda: resolve(context)))
     except Exception as error:
         failed = "resolve_model of agent %s failed with %s at %s"
         logger.error(failed, agent.name, type(error).__name__, place_of(error))

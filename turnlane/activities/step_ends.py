@@ -21,6 +21,6 @@ def refused_step(attempt: int, error: StaleFenceError) -> StepOutcome:
     return StepOutcome(end=StepEnd.ABORTED if interrupted else StepEnd.STALE, attempt=attempt)
 
 
-def silence(model: Model) -> Failure:
+def silence_of(model: Model) -> Failure:
     """The failure of a model that said nothing for too long."""
     return Failure(failure_class=FailureClass.TIMEOUT, code="IDLE", provider=model.reported_provider)

@@ -5,11 +5,11 @@ An attempt of a step starts from what the steps before it changed, so an attempt
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.agent.agent import Agent
@@ -90,11 +90,11 @@ class StepOverriding:
         )
 
     async def _asked(self, step: StepInput) -> StepOverrides | None:
-        if self._agent.prepare_step is None:
+        prepare = self._agent.prepare_step
+        if prepare is None:
             return None
         try:
-            given = self._agent.prepare_step(step)
-            return await given if inspect.isawaitable(given) else given
+            return await asked(lambda: prepare(step))
         except ContextOverflowError:
             raise ProviderFailure(Failure(failure_class=FailureClass.CONTEXT_OVERFLOW, code="PREPARE_STEP")) from None
         except Exception as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.agent.agent import Agent, PromptContext
 from turnlane.agent.prompt import (
@@ -37,7 +37,7 @@ async def compose_turn(agent: Agent, run: RunContext, estimate: Estimate | None)
     sections = [PromptSection(name="instructions", render=first), *agent.prompt] if first.strip() else agent.prompt
     adapt = agent.adapt_instructions or (agent.cache.adapt if agent.cache is not None else None)
     try:
-        return await compose_prompt(sections, _context(run), adapt_instructions=adapt, estimate=estimate)
+        return await asked(lambda: compose_prompt(sections, _context(run), adapt_instructions=adapt, estimate=estimate))
     except ApplicationFailedError:
         raise
     except Exception as error:
@@ -62,8 +62,7 @@ async def _instructions(agent: Agent, run: RunContext) -> str:
         return given
     context = PromptContext(run.run.conversation_id, run.run.id, run.context, run.metadata)
     try:
-        text = given(context)
-        return clean_text(await text if inspect.isawaitable(text) else text)
+        return clean_text(await asked(lambda: given(context)))
     except Exception as error:
         _report("instructions", agent, error)
         raise ApplicationFailedError("INSTRUCTIONS_FAILED") from None

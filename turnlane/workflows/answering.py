@@ -7,10 +7,13 @@ answer, the run ends there, and no model is called.
 
 from __future__ import annotations
 
+from turnlane.records.errors import TurnlaneError
 from turnlane.records.lane import LaneRun, RunProgress
+from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import AnswersOpened, Fence, OpenAnswers
-from turnlane.workflows.calls import OPEN_ANSWERS, store_call
+from turnlane.workflows.calls import OPEN_ANSWERS
 from turnlane.workflows.core import LaneCore
+from turnlane.workflows.heeding import ask_unless_stopped
 
 BEFORE_THE_FIRST = -1
 """The step of the fence under which answers are acted on: the one that starting a run leaves in force."""
@@ -33,7 +36,10 @@ def begin(core: LaneCore, run: LaneRun) -> Fence:
     return core.fence(run, core.progress, 0)
 
 
-async def open_answers(core: LaneCore, run: LaneRun, fence: Fence) -> AnswersOpened:
-    """Have the run's answers checked, and acted on where that takes no call."""
+async def open_answers(core: LaneCore, run: LaneRun, fence: Fence) -> AnswersOpened | None:
+    """Have the run's answers checked, and acted on where that takes no call. None once the run was asked to stop."""
     request = OpenAnswers(agent=core.head.agent or "", fence=fence, assistant_message_id=run.assistant_message_id)
-    return await store_call(OPEN_ANSWERS, request, AnswersOpened, core.settings, core.outage)
+    try:
+        return await ask_unless_stopped(core, run, OPEN_ANSWERS, request, AnswersOpened)
+    except TurnlaneError as error:
+        return AnswersOpened(failure=Failure(failure_class=FailureClass.APPLICATION, code=error.code))

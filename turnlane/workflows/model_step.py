@@ -17,11 +17,12 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from turnlane.records.base import JsonObject
 from turnlane.records.lane import LaneRun, RetryFacts, RunProgress
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.runs import Failure, FailureClass, RunState
+from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import StepEnd, StepOutcome, StepRequest
 from turnlane.workflows.calls import PROVIDER_STEP
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import next_model, refuses_files, retry_delay, step_end
+from turnlane.workflows.heeding import has_stopped
 
 STEP_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
@@ -130,7 +131,7 @@ class ModelSteps:
         self._note_retry(LedgerKind.RETRY_SCHEDULED, run, outcome, {"delay_ms": round(delay * 1000), **told})
         if delay > 0:
             await self._pause(run, delay)
-        if core.fresh(run) is None or core.progress is None:
+        if has_stopped(core, run) or core.progress is None:
             return
         core.progress = core.progress.model_copy(update={"tries": tries, "model": model})
         self._note_retry(LedgerKind.RETRY_STARTED, run, outcome, dict(told))
@@ -141,13 +142,10 @@ class ModelSteps:
 
     async def _pause(self, run: LaneRun, seconds: float) -> None:
         """Wait, unless the run is asked to stop: that acts at once."""
-
-        def stopped() -> bool:
-            fresh = self._core.fresh(run)
-            return fresh is None or fresh.state is not RunState.RUNNING
-
         try:
-            await workflow.wait_condition(stopped, timeout=seconds, timeout_summary="before the next try")
+            await workflow.wait_condition(
+                lambda: has_stopped(self._core, run), timeout=seconds, timeout_summary="before the next try"
+            )
         except TimeoutError:
             return
 

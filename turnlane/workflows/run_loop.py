@@ -81,6 +81,8 @@ class RunLoop:
         current = self._standing(run)
         if current is None or core.progress is None:
             return
+        if opened is None:
+            return
         if opened.failure is not None:
             core.settle(current, failure_end(opened.failure))
         elif opened.stale:
@@ -187,7 +189,8 @@ class RunLoop:
         end = policy_end(MAX_STEPS) if facts is not None and fence.step + 1 >= facts.max_steps else None
         current: LaneRun | None = run
         if facts is not None and facts.judges:
-            end = judged_end(await judge(core, run, fence, end.policy_name if end else None))
+            judgement = await judge(core, run, fence, end.policy_name if end else None)
+            end = None if judgement is None else judged_end(judgement)
             current = self._standing(run)
         if current is not None and end is not None:
             core.settle(current, end)

@@ -20,10 +20,10 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 from turnlane.records.durable import ANY_EVENT, SuspendedCall, Suspension
 from turnlane.records.lane import LaneRun, RunProgress
 from turnlane.records.messages import ToolOutcome
-from turnlane.records.runs import RunState
 from turnlane.records.steps import CallOutcome, CallRef, CallRequest, Fence, SettleCalls
 from turnlane.workflows.calls import SETTLE_CALLS, store_call
 from turnlane.workflows.core import LaneCore
+from turnlane.workflows.heeding import has_stopped
 
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 TOOL_TIMEOUT = "TIMEOUT"
@@ -191,9 +191,7 @@ class ToolRound:
         return any(key in news or (key == ANY_EVENT and bool(news)) for key in wait.waits_for)
 
     def _has_stopped(self) -> bool:
-        core = self._core
-        fresh = core.fresh(self._current.run)
-        return core.outbox.lost is not None or fresh is None or fresh.state is not RunState.RUNNING
+        return has_stopped(self._core, self._current.run)
 
     def _must_move(self) -> bool:
         return self._current.working == 0 and self._core.continue_as_new_is_urgent
