@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import Client
@@ -81,6 +83,8 @@ class House:
     bus: SocketBus
     folder: Path
     workers: list[WorkerProcess] = field(default_factory=list)
+    cast: str = "chaos"
+    settings: dict[str, Any] = field(default_factory=dict)
     task_queue: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:12]}")
 
     async def worker(self) -> WorkerProcess:
@@ -91,9 +95,13 @@ class House:
             "bus": str(socket_path(self.folder)),
             "task_queue": self.task_queue,
             "folder": str(self.folder),
+            "cast": self.cast,
+            "settings": self.settings,
         }
+        # A process of ours finds what we find.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(PROGRAM), json.dumps(place), stdout=asyncio.subprocess.PIPE
+            sys.executable, str(PROGRAM), json.dumps(place), stdout=asyncio.subprocess.PIPE, env=environment
         )
         worker = WorkerProcess(process)
         self.workers.append(worker)

@@ -14,17 +14,19 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from tests.chaos.everything import StrictProvider, everything_agents, note_in
 from turnlane.activities.providers.base import ProviderRequest, StreamPart
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.providers.scripted import ScriptedProvider
 from turnlane.agent import Agent, Compaction, SummaryContext, tool
 from turnlane.agent.models import Action, Call, Pause, Say, ScriptedModel, ScriptedRequest
 from turnlane.agent.tools import ToolContext
+from turnlane.records.lane import LaneSettings
 from turnlane.records.messages import TextPart, ToolResultPart
 from turnlane.store.bus_socket import SocketBus
 from turnlane.store.sql import open_store
@@ -42,15 +44,13 @@ class Place(TypedDict):
     bus: str
     task_queue: str
     folder: str
+    cast: str
+    settings: dict[str, Any]
 
 
 def note(folder: Path, name: str, line: str) -> None:
     """Append a line to a file, whole, whatever happens to the process afterwards."""
-    handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        os.write(handle, f"{line}\n".encode())
-    finally:
-        os.close(handle)
+    note_in(folder)(name, line)
 
 
 # --- what the agent says ------------------------------------------------------------------------
@@ -202,19 +202,28 @@ def _done(folder: Path, name: str) -> str:
 # --- the process --------------------------------------------------------------------------------
 
 
+def _cast(name: str, folder: Path) -> tuple[list[Agent], ScriptedProvider]:
+    """Who is served, and by which provider."""
+    if name == "everything":
+        return everything_agents(folder), StrictProvider(note_in(folder))
+    return [chaos_agent(folder)], HeldProvider(folder)
+
+
 async def serve(place: Place) -> None:
     """Work until SIGTERM, then finish what can be finished at once and hand back the rest."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = await Client.connect(place["target"], data_converter=pydantic_data_converter)
     store, bus, folder = await open_store(place["store"]), SocketBus(Path(place["bus"])), Path(place["folder"])
+    agents, provider = _cast(place["cast"], folder)
     worker = build_worker(
         client,
         store=store,
-        agents=[chaos_agent(folder)],
+        agents=agents,
         bus=bus,
         task_queue=place["task_queue"],
-        providers=Providers({"scripted": lambda: HeldProvider(folder)}),
+        providers=Providers({"scripted": lambda: provider}),
+        settings=LaneSettings.model_validate(place["settings"]),
         graceful_seconds=0.5,
     )
     async with worker:

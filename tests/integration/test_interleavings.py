@@ -1,0 +1,376 @@
+"""What only features together can get wrong: each pair of them held at the moment where they meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.conftest import Bench, Serve
+from tests.integration.approval_stage import Till, asked, open_till, outputs, pending, respond
+from tests.integration.play import Play, current, open_play, run_id
+from tests.integration.stage import BOUND, until
+from turnlane.agent import Compaction, PolicyContext, SummaryContext, Tool, ToolContext, tool
+from turnlane.client import Ticket
+from turnlane.records.admissions import Policy
+from turnlane.records.compaction import CompactionResult
+from turnlane.records.errors import ConversationActiveError, ConversationPurgedError
+from turnlane.records.lane import LaneSettings
+from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.runs import RunState
+from turnlane.testing.races import Barrier
+
+pytestmark = pytest.mark.server
+
+SHIP = ("s1", "ship", "{}")
+
+
+@dataclass
+class Dock:
+    """Tools that meet others: one that waits for word, one that does so once approved, and what they did."""
+
+    made: Counter[str] = field(default_factory=Counter)
+    paying: Barrier = field(default_factory=lambda: Barrier("paying", BOUND))
+
+    @property
+    def tools(self) -> list[Tool]:
+        @tool(durable=True)
+        async def ship(ctx: ToolContext) -> Any:
+            """Pack, and wait for word."""
+            await ctx.step("pack", lambda: self.made.update(["pack"]))
+            self.made["ship"] += 1
+            return await ctx.wait_for("word", "1")
+
+        @tool(approval="user-approval")
+        async def pay() -> str:
+            """Pay, which takes a while."""
+            self.made["pay"] += 1
+            await self.paying.wait()
+            return "paid"
+
+        return [ship, pay]
+
+
+async def open_dock(bench: Bench, serve: Serve, conversation: str, **options: Any) -> tuple[Play, Dock]:
+    """A play whose agent has the tools of a dock."""
+    dock = Dock()
+    return await open_play(bench, serve, conversation, tools=dock.tools, **options), dock
+
+
+async def until_parked(play: Play) -> None:
+    """Wait until a body waits for its event, and no worker has it."""
+
+    async def is_parked() -> bool:
+        return any(event.kind == "durability/park" for event in await play.ledger())
+
+    await until(is_parked)
+
+
+async def shipping(play: Play, *more: tuple[str, str, str]) -> Ticket:
+    """A run whose first step waits for word."""
+    ticket = await play.submit("go")
+    (await play.stage.call(1)).use(SHIP, *more)
+    await until_parked(play)
+    return ticket
+
+
+async def open_calls(play: Play) -> list[str]:
+    """The calls that have no result, by id; a call with two is an error."""
+    parts = [part for message in await play.messages() for part in message.parts]
+    owed = Counter(part.call_id for part in parts if isinstance(part, ToolCallPart))
+    owed.subtract(part.call_id for part in parts if isinstance(part, ToolResultPart))
+    assert not [call for call, count in owed.items() if count < 0]
+    return sorted(owed.elements())
+
+
+async def outcome_of(play: Play, call_id: str) -> ToolOutcome:
+    """How a call came out."""
+    parts = [part for message in await play.messages() for part in message.parts]
+    (found,) = [part.outcome for part in parts if isinstance(part, ToolResultPart) and part.call_id == call_id]
+    return found
+
+
+# --- approvals and those who stop runs ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "reason"), [(None, "interrupted"), ("supersede", "superseded")])
+async def test_an_approved_call_that_is_stopped_is_over_and_not_made_again(
+    bench: Bench, serve: Serve, conversation: str, policy: str | None, reason: str
+) -> None:
+    play, dock = await open_dock(bench, serve, conversation)
+    await asked(play, ("p1", "pay", "{}"))
+    ticket = await respond(play, "p1", True)
+    await dock.paying.until_reached()
+
+    if policy is None:
+        await play.client.interrupt(conversation, run_id(ticket))
+        instead = await play.submit("instead")
+    else:
+        instead = await play.submit("instead", policy)
+    play.stage.play()
+    reasons = await play.reasons(ticket, instead)
+
+    assert [reason, "success"] == reasons
+    assert (1, ToolOutcome.INTERRUPTED) == (dock.made["pay"], await outcome_of(play, "p1"))
+    assert ([], {}) == (await open_calls(play), await pending(play))
+    assert ["go", "instead"] == play.asked
+
+
+async def test_an_answer_that_comes_while_another_run_streams_waits_and_is_acted_on(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play, till = await open_till(bench, serve, conversation)
+    await asked(play)
+    other = await play.submit("other")
+    streaming = await play.stage.call(2)
+    streaming.say("thinking")
+    ticket = await respond(play, "p1", True)
+    state, made = (await play.run(ticket)).state, till.made["pay"]
+
+    streaming.answer(" done")
+    play.stage.play()
+    reasons = await play.reasons(other, ticket)
+
+    assert (RunState.QUEUED, 0) == (state, made)
+    assert (["success", "success"], 1) == (reasons, till.made["pay"])
+    assert {"p1": "paid 5"} == await outputs(play)
+
+
+async def test_no_policy_of_the_application_is_asked_about_an_answer(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    judged: list[str] = []
+
+    def policy(context: PolicyContext) -> Policy:
+        judged.append(context.input.key)
+        return Policy.SUPERSEDE
+
+    play, till = await open_till(bench, serve, conversation, policy=policy)
+    await asked(play)
+    other = await play.submit("other")
+    streaming = await play.stage.call(2)
+    ticket = await respond(play, "p1", True)
+    streaming.answer("done")
+    play.stage.play()
+
+    assert ["success", "success"] == await play.reasons(other, ticket)
+    assert (["go", "other"], 1) == (judged, till.made["pay"])
+
+
+async def test_a_lane_that_is_lost_before_an_approved_call_began_makes_it_once(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    till = Till()
+    play = await open_play(bench, serve, conversation, hold="begin_call", tools=till.tools())
+    assert play.held is not None
+    await asked(play)
+    ticket = await respond(play, "p1", True)
+    await play.held.barrier.until_reached()
+
+    await play.lane.terminate("a test loses it")
+    play.held.barrier.release()
+    play.stage.play()
+    other = await play.submit("other")
+    reasons = await play.reasons(ticket, other)
+
+    assert ["success", "success"] == reasons
+    assert (1, {"p1": "paid 5"}) == (till.made["pay"], await outputs(play))
+
+
+async def test_a_cancelled_lane_ends_an_approved_call_that_waits(bench: Bench, serve: Serve, conversation: str) -> None:
+    @tool(durable=True, approval="user-approval")
+    async def send(ctx: ToolContext) -> Any:
+        """Wait for word, once approved."""
+        return await ctx.wait_for("word", "1")
+
+    play = await open_play(bench, serve, conversation, tools=[send])
+    await asked(play, ("p1", "send", "{}"))
+    ticket = await respond(play, "p1", True)
+    await until_parked(play)
+
+    await play.lane.cancel()
+    ended = await ticket.result(BOUND)
+    other = await play.submit("other")
+    play.stage.play()
+
+    assert ["shutdown", "success"] == [ended.reason.value, *await play.reasons(other)]
+    assert ([], ToolOutcome.INTERRUPTED) == (await open_calls(play), await outcome_of(play, "p1"))
+
+
+# --- calls that wait, and everything else -------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["in one lane", "with its lane lost"])
+async def test_a_step_that_waits_for_word_and_for_approval_waits_for_both(
+    bench: Bench, serve: Serve, conversation: str, is_lost: bool
+) -> None:
+    play, dock = await open_dock(bench, serve, conversation)
+    ticket = await shipping(play, ("p1", "pay", "{}"))
+    early = await pending(play)
+
+    if is_lost:
+        await play.lane.terminate("a test loses it")
+    await play.client.deliver(conversation, "word", "1", "said")
+    stopped = await ticket.result(BOUND)
+    answer = await respond(play, "p1", True)
+    dock.paying.release()
+    play.stage.play()
+    reasons = await play.reasons(answer)
+
+    assert ({}, "provider_stop", ["success"]) == (early, stopped.reason.value, reasons)
+    assert {"s1": "said", "p1": "paid"} == await outputs(play)
+    assert (1, 1) == (dock.made["pack"], dock.made["pay"])
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["in one lane", "with its lane lost"])
+async def test_what_is_injected_while_a_call_waits_joins_behind_it(
+    bench: Bench, serve: Serve, conversation: str, is_lost: bool
+) -> None:
+    settings = LaneSettings(events_between_runs=45, events_between_steps=45)
+    play, dock = await open_dock(bench, serve, conversation, settings=settings)
+    ticket = await shipping(play)
+    first = await current(play)
+    joined = [await play.submit(f"joined {number}", "inject") for number in range(10)]
+    if is_lost:
+        await play.lane.terminate("a test loses it")
+    else:
+        await until(lambda: _has_moved(play, first))
+
+    await play.client.deliver(conversation, "word", "1", "said")
+    second = await play.stage.call(2)
+    second.answer("all of it")
+    results = [await each.result(BOUND) for each in (ticket, *joined)]
+
+    assert [f"joined {number}" for number in range(10)] == [said for who, said in second.heard[3:]]
+    assert {(run_id(ticket), "success")} == {(result.run_id, result.reason.value) for result in results}
+    assert ({"s1": "said"}, 1) == (await outputs(play), dock.made["pack"])
+
+
+async def _has_moved(play: Play, history: str | None) -> bool:
+    return await current(play) != history
+
+
+async def test_what_a_run_had_taken_joins_once_although_its_lane_is_lost(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play, _ = await open_dock(bench, serve, conversation)
+    ticket = await play.submit("go")
+    first = await play.stage.call(1)
+    joined = await play.submit("joined", "inject")
+    first.use(("l1", "nothing", "{}"))
+    second = await play.stage.call(2)
+    second.use(SHIP)
+    await until_parked(play)
+
+    await play.lane.terminate("a test loses it")
+    await play.client.deliver(conversation, "word", "1", "said")
+    third = await play.stage.call(3)
+    third.answer("done")
+    results = [await each.result(BOUND) for each in (ticket, joined)]
+
+    assert [1, 1] == [call.heard.count(("user", "joined")) for call in (second, third)]
+    assert {run_id(ticket)} == {result.run_id for result in results}
+    assert ["go", "joined"] == await play.answered()
+
+
+async def test_a_conversation_with_a_waiting_call_is_purged_only_when_that_has_ended(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play, _ = await open_dock(bench, serve, conversation)
+    ticket = await shipping(play)
+
+    with pytest.raises(ConversationActiveError):
+        await play.client.purge(conversation)
+    await play.client.interrupt(conversation)
+    ended = await ticket.result(BOUND)
+    await play.client.purge(conversation)
+    with pytest.raises(ConversationPurgedError):
+        await play.client.deliver(conversation, "word", "1", "said")
+
+    assert "interrupted" == ended.reason.value
+    assert () == await play.store.load_entries(conversation, "conversation")
+
+
+# --- compaction and everything else -------------------------------------------------------------
+
+
+@dataclass
+class Summing:
+    """A summariser that a test holds."""
+
+    barrier: Barrier = field(default_factory=lambda: Barrier("summing", BOUND))
+    summed: list[Sequence[str]] = field(default_factory=list)
+
+    async def summarize(self, context: SummaryContext) -> dict[str, str]:
+        self.summed.append([message.text for message in context.messages])
+        await self.barrier.wait()
+        return {"goal": "to be had"}
+
+    def compaction(self, **options: Any) -> Compaction:
+        return Compaction(summarize=self.summarize, **options)
+
+
+async def test_a_call_that_is_approved_during_a_compaction_is_made_behind_it_and_heard(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    summing = Summing()
+    play, till = await open_till(bench, serve, conversation, compaction=summing.compaction())
+    play.stage.play()
+    for name in ("one", "two"):
+        await (await play.submit(name)).result(BOUND)
+    play.stage.hold()
+    await asked(play, number=3)
+    wish = asyncio.create_task(play.client.compact(conversation, force=True))
+    await summing.barrier.until_reached()
+    ticket = await respond(play, "p1", True)
+    made = till.made["pay"]
+
+    summing.barrier.release()
+    reply = await asyncio.wait_for(wish, BOUND)
+    fourth = await play.stage.call(4)
+    fourth.answer("done")
+
+    assert (0, CompactionResult.APPLIED) == (made, reply.outcome)
+    assert (["success"], 1) == (await play.reasons(ticket), till.made["pay"])
+    assert ("tool", "p1") in fourth.heard
+    assert ["one", "answer to one"] == summing.summed[-1]
+
+
+async def test_a_compaction_that_was_asked_for_outlives_its_lane(bench: Bench, serve: Serve, conversation: str) -> None:
+    summing = Summing()
+    play = await open_play(bench, serve, conversation, compaction=summing.compaction())
+    play.stage.play()
+    for name in ("one", "two"):
+        await (await play.submit(name)).result(BOUND)
+    wish = asyncio.create_task(play.client.compact(conversation, force=True))
+    await summing.barrier.until_reached()
+
+    await play.lane.terminate("a test loses it")
+    summing.barrier.release()
+    reply = await asyncio.wait_for(wish, BOUND)
+
+    assert CompactionResult.APPLIED is reply.outcome
+    assert 1 == len([message for message in await play.messages() if message.role.value == "summary"])
+
+
+async def test_a_run_that_is_superseded_in_its_compaction_lets_the_next_one_compact(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    summing = Summing()
+    play = await open_play(bench, serve, conversation, compaction=summing.compaction(turns=2))
+    play.stage.play()
+    for name in ("one", "two"):
+        await (await play.submit(name)).result(BOUND)
+    first = await play.submit("three")
+    await summing.barrier.until_reached()
+
+    second = await play.submit("four", "supersede")
+    summing.barrier.release()
+
+    assert ["superseded", "success"] == await play.reasons(first, second)
+    assert 1 == len([message for message in await play.messages() if message.role.value == "summary"])
+    assert ["one", "two", "four"] == play.asked
