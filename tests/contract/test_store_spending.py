@@ -169,6 +169,44 @@ async def test_a_compaction_without_a_run_is_counted_once(lane: Lane) -> None:
     assert (2, 0, 140, 0.6) == figures(await spend(lane))
 
 
+async def test_a_completion_is_counted_once_and_also_where_there_is_no_conversation_yet(lane: Lane) -> None:
+    told: JsonObject = {"spent": lane.reported(40, 0.5).model_dump(mode="json", exclude_none=True)}
+    for where in (lane.conversation_id, "nobodys"):
+        for _ in range(2):
+            await lane.store.append_event(where, "provider/response", told, lane.clock(), "once")
+    await answered(lane, "a", lane.reported(100, 0.1))
+
+    assert (2, 0, 140, 0.6) == figures(await spend(lane))
+    assert (1, 0, 40, 0.5) == figures(await lane.store.conversation_spend("nobodys"))
+    assert (0, 0, None, None) == figures(await lane.store.conversation_spend("nobodys", tenant="acme"))
+
+
+async def test_what_was_cut_is_told_from_what_has_no_price(lane: Lane) -> None:
+    await answered(lane, "a", lane.reported(100, 0.1))
+    fence = await lane.begin_run("b")
+    await lane.begin_step(fence)
+    await lane.apply(lane.settle("run-b", TerminalReason.INTERRUPTED))
+    cut = await spend(lane)
+    await answered(lane, "c", lane.reported(7))
+    unpriced = await spend(lane)
+
+    assert (1, 0) == (cut.missing, cut.unpriced)
+    assert (2, 1) == (unpriced.missing, unpriced.unpriced)
+    assert [0.1] == [cost.value for cost in unpriced.costs]
+
+
+async def test_what_a_run_spent_before_an_attempt_was_lost_stays_known(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence)
+    await lane.finish_step(fence, TextPart(text="yes"), usage=lane.reported(100, 0.1))
+    await lane.begin_step(fence.model_copy(update={"step": 1}))
+    await lane.apply(lane.settle("run-a", TerminalReason.INTERRUPTED))
+    spent = await spend(lane)
+
+    assert (1, 1, 100, None) == figures(spent)
+    assert ([0.1], 0) == ([cost.value for cost in spent.costs], spent.unpriced)
+
+
 async def test_an_event_is_found_by_its_key_and_read_by_its_kind(lane: Lane) -> None:
     await answered(lane, "a", lane.reported(100))
     for key in ("one", "two", "one"):

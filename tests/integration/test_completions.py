@@ -47,7 +47,7 @@ from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import UNAVAILABLE
 from turnlane.store.sql import SqlStore, open_store
-from turnlane.testing.fault_plan import CutAfter, Figures, Gate, HttpError, Pass, Silent, Step
+from turnlane.testing.fault_plan import CutAfter, Figures, Gate, HttpError, Pass, Silent, Step, UsageMissing
 from turnlane.testing.fault_server import FaultServer
 
 KEY = bytes(range(32))
@@ -474,6 +474,54 @@ async def test_settings_are_sent_and_a_seed_only_where_there_is_one(store: SqlSt
 async def test_a_store_that_cannot_append_once_is_refused() -> None:
     with pytest.raises(TypeError):
         ModelInvocations(object(), payload_key=KEY, authorize=allow)  # type: ignore[arg-type]
+
+
+async def test_what_completions_spent_is_in_the_conversations_total(store: SqlStore) -> None:
+    counted = Pass("a", usage=Figures(input_tokens=1000, output_tokens=0))
+    plan: list[Step] = [HttpError(429), counted, UsageMissing(Pass("b"))]
+    dear = {"gpt-x": Prices(input="1000", output="1000")}
+    async with FaultServer(plan) as server:
+        models = {"one": chat(server), "two": chat(server)}
+        invocations = ModelInvocations(store, payload_key=KEY, authorize=allow, models=models, prices=dear)
+        first = await invocations.complete(asked(models=["one", "two"]))
+        again = await invocations.complete(asked(models=["one", "two"]))
+        priced = await store.conversation_spend("c")
+        await invocations.complete(asked("other"))
+        await invocations.aclose()
+    total = await store.conversation_spend("c")
+
+    assert ("succeeded", "duplicate") == (first.outcome, again.outcome)
+    assert (1, 0, [1.0]) == (priced.runs, priced.missing, [cost.value for cost in priced.costs])
+    assert (2, 1, 1, [1.0]) == (total.runs, total.missing, total.unpriced, [cost.value for cost in total.costs])
+
+
+async def test_time_that_is_up_while_the_receipt_is_written_takes_no_answer_away(store: SqlStore) -> None:
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def append_event(self, conversation_id: str, kind: str, payload: Any, now: Any, key: Any = None) -> Any:
+            if kind == "provider/response":
+                writing.set()
+                await written.wait()
+            return await store.append_event(conversation_id, kind, payload, now, key)
+
+    writing, written = asyncio.Event(), asyncio.Event()
+    _, invocations = spoken(Slow(), TextDelta("Tides"), DONE)
+    signal = Cancellation()
+    work = asyncio.ensure_future(invocations.complete(asked(), signal=signal))
+    async with asyncio.timeout(30):
+        await writing.wait()
+        signal.set()
+        while not any(task.cancelling() for task in asyncio.all_tasks()):  # noqa: ASYNC110 (a task tells nobody)
+            await asyncio.sleep(0)
+        written.set()
+        completion = await work
+
+    assert ("succeeded", "Tides", None) == (completion.outcome, completion.text, completion.receipt_error)
+    assert ["invocation/started", "provider/request", "provider/response", "invocation/finished"] == [
+        receipt.type for receipt in await receipts(invocations)
+    ]
 
 
 async def test_a_conversation_of_completions_only_is_no_conversation_yet(store: SqlStore) -> None:

@@ -240,6 +240,51 @@ async def test_a_budget_that_cannot_be_enforced_refuses(talks: Talks, bench: Ben
     assert (821_452, None, 1) == (total.total.input_tokens.value, cost(total.total), total.missing)
 
 
+async def test_an_answer_that_was_cut_does_not_close_a_conversation_with_a_budget(talks: Talks, bench: Bench) -> None:
+    gate = Gate(of=Pass("cut short", usage=spent(300)), after=2)
+    plan: list[Step] = [gate, Pass("a", usage=spent(400)), Pass("b", usage=spent(600)), Pass("never")]
+    limits = SpendLimits(conversation_cost="1")
+    talk = await talks.open(OpenAIChatModel, *plan, agent={"prices": DEAR, "spend_limits": limits})
+    first = await talk.submit("one")
+    async with asyncio.timeout(BOUND):
+        await gate.reached.wait()
+    await talk.client.interrupt(talk.conversation)
+    cut = await first.result(BOUND)
+    gate.event.set()
+    heard = [(await talk.turn(text)).text for text in ("two", "three")]
+    total = await talk.client.spend(talk.conversation)
+
+    assert ("interrupted", None, ["a", "b"]) == (cut.reason.value, cost(cut.usage), heard)
+    assert (None, 1, 0) == (cost(total.total), total.missing, total.unpriced)
+    assert [1.0] == [each.value for each in total.costs]
+    with pytest.raises(BudgetExceededError):
+        await talk.submit("four")
+
+
+async def test_a_model_without_a_price_closes_it_also_where_its_answers_are_cut(talks: Talks, bench: Bench) -> None:
+    gate = Gate(of=Pass("cut short", usage=spent(300)), after=2)
+    limits = SpendLimits(conversation_cost="1")
+    talk = await talks.open(OpenAIChatModel, gate, agent={"spend_limits": limits})
+    first = await talk.submit("one")
+    async with asyncio.timeout(BOUND):
+        await gate.reached.wait()
+    await talk.client.interrupt(talk.conversation)
+    await first.result(BOUND)
+    gate.event.set()
+
+    with pytest.raises(BudgetUnenforceableError, match="cannot enforce"):
+        await talk.submit("two")
+
+
+async def test_a_server_that_never_tells_what_it_counted_closes_it(talks: Talks, bench: Bench) -> None:
+    limits = SpendLimits(conversation_tokens=1000)
+    talk = await talks.open(OpenAIChatModel, UsageMissing(Pass("hm")), agent={"prices": DEAR, "spend_limits": limits})
+    await talk.turn()
+
+    with pytest.raises(BudgetUnenforceableError, match="cannot enforce"):
+        await talk.submit("two")
+
+
 async def test_a_budget_that_cannot_be_enforced_may_warn_and_go_on(talks: Talks, bench: Bench) -> None:
     limits = SpendLimits(conversation_cost="10", on_unknown="warn")
     talk = await talks.open(OpenAIChatModel, Pass("yes", usage=spent(821_452)), agent={"spend_limits": limits})

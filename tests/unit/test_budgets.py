@@ -18,7 +18,7 @@ from turnlane.agent.budgets import (
     stop_name,
 )
 from turnlane.records.spending import ConversationSpend, Tally
-from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue, stated
+from turnlane.records.usage import UNCOUNTED, CostValue, Provenance, Usage, UsageValue, add_usage, stated
 
 
 def spent(cost: float | None, tokens: int | None = 100, currency: str = "USD") -> Usage:
@@ -36,9 +36,25 @@ def conversation(*runs: Usage, active: Usage | None = None) -> ConversationSpend
         missing=tally.missing,
         total=stated(tally.usage),
         costs=tally.costs,
+        unpriced=tally.unpriced,
         active_run_id=None if active is None else "r",
         active=active,
     )
+
+
+CUT = Usage(partial=True)
+"""An attempt of a priced model that was cut before a word of what it came to."""
+
+
+def cut(floor: float, tokens: int | None = 100) -> Usage:
+    known = CostValue(value=floor, currency="USD", provenance=Provenance.COMPUTED)
+    return Usage(input_tokens=UsageValue.reported(tokens), partial=True, known_costs=(known,))
+
+
+def both(one: Usage, two: Usage) -> Usage:
+    total = add_usage(one, two)
+    assert total is not None
+    return total
 
 
 WITHIN, REACHED, UNKNOWN = Standing.WITHIN, Standing.REACHED, Standing.UNKNOWN
@@ -57,6 +73,20 @@ WITHIN, REACHED, UNKNOWN = Standing.WITHIN, Standing.REACHED, Standing.UNKNOWN
         ({"run_tokens": 100}, spent(0.5, None), UNKNOWN),
         ({"run_tokens": 100, "run_cost": "1"}, spent(None, 100), REACHED),
         ({"conversation_cost": "1"}, spent(None), WITHIN),
+        ({"run_cost": "1"}, CUT, WITHIN),
+        ({"run_cost": "1"}, cut(0.4), WITHIN),
+        ({"run_cost": "1"}, cut(1.0), REACHED),
+        ({"run_cost": "1"}, both(both(spent(0.6), CUT), spent(0.3)), WITHIN),
+        ({"run_cost": "1"}, both(both(spent(0.6), CUT), spent(0.4)), REACHED),
+        ({"run_cost": "1"}, both(CUT, spent(None)), UNKNOWN),
+        ({"run_cost": "1"}, both(spent(None), CUT), UNKNOWN),
+        ({"run_cost": "1"}, UNCOUNTED, UNKNOWN),
+        ({"run_cost": "1"}, both(UNCOUNTED, spent(0.5)), UNKNOWN),
+        ({"run_cost": "1"}, both(UNCOUNTED, spent(1.5)), REACHED),
+        ({"run_cost": "1"}, both(spent(0.6), spent(0.6, currency="EUR")), UNKNOWN),
+        ({"run_tokens": 100}, CUT, WITHIN),
+        ({"run_tokens": 100}, UNCOUNTED, UNKNOWN),
+        ({"run_tokens": 100}, cut(9.0, 100), REACHED),
     ],
 )
 def test_a_run_stands_to_its_limits(limits: dict[str, Any], usage: Usage | None, expected: Standing) -> None:
@@ -77,6 +107,14 @@ def test_a_run_stands_to_its_limits(limits: dict[str, Any], usage: Usage | None,
         ({"conversation_tokens": 300}, conversation(spent(None), spent(None)), WITHIN),
         ({"conversation_tokens": 300}, conversation(spent(None), active=spent(None, 200)), REACHED),
         ({"run_cost": "1"}, conversation(spent(None)), WITHIN),
+        ({"conversation_cost": "1"}, conversation(CUT), WITHIN),
+        ({"conversation_cost": "1"}, conversation(spent(0.4), CUT), WITHIN),
+        ({"conversation_cost": "1"}, conversation(both(spent(0.6), CUT), cut(0.4)), REACHED),
+        ({"conversation_cost": "1"}, conversation(spent(0.6), active=both(spent(0.4), CUT)), REACHED),
+        ({"conversation_cost": "1"}, conversation(CUT, spent(None)), UNKNOWN),
+        ({"conversation_cost": "1"}, conversation(CUT, active=UNCOUNTED), UNKNOWN),
+        ({"conversation_tokens": 300}, conversation(CUT), WITHIN),
+        ({"conversation_tokens": 300}, conversation(UNCOUNTED), UNKNOWN),
     ],
 )
 def test_a_conversation_stands_to_its_limits(
@@ -129,5 +167,6 @@ def test_a_tally_counts_what_is_missing_and_keeps_what_is_known() -> None:
 
     assert (4, 1) == (tally.entries, tally.missing)
     assert {"USD": 0.3, "EUR": 4.0} == {cost.currency: cost.value for cost in tally.costs}
+    assert (1, 1) == (tally.unpriced, tally.plus(CUT).unpriced)
     assert stated(tally.usage).cost == CostValue()
     assert 400 == stated(tally.usage).input_tokens.value

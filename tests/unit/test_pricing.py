@@ -9,7 +9,7 @@ import pytest
 from turnlane.activities.providers.anthropic import anthropic_usage
 from turnlane.activities.providers.openai_clients import openai_usage
 from turnlane.agent import AnthropicModel, ModelDescriptor, ModelRegistry, Prices
-from turnlane.agent.pricing import PriceList, cost_of, with_cost
+from turnlane.agent.pricing import PriceList, cost_of, unreported, with_cost
 from turnlane.records.usage import UNAVAILABLE_COST, CostValue, Provenance, Usage, UsageValue, cut_short
 
 OPUS = Prices(input="3", cache_write="3.75", cache_read="0.30", output="15")
@@ -98,11 +98,29 @@ def test_a_cost_that_the_provider_reports_stands() -> None:
     assert reported == with_cost(reported, OPUS)
 
 
-def test_partial_figures_are_not_priced() -> None:
-    early = cut_short(usage(1200, 1, 0, 0))
+def test_a_cut_answer_has_no_cost_and_is_known_to_cost_its_input_at_least() -> None:
+    early = with_cost(cut_short(usage(1_000_000, 1, 0, 0)), OPUS)
 
-    assert early == with_cost(early, OPUS)
+    assert early is not None
+    assert (None, [3.000015], False) == (early.cost, [cost.value for cost in early.cost_floor], early.lacks_price)
     assert with_cost(None, OPUS) is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (unreported(OPUS), (False, False)),
+        (unreported(None), (True, False)),
+        (unreported(OPUS, is_whole=True), (True, True)),
+        (with_cost(cut_short(usage(10, None)), OPUS), (False, False)),
+        (with_cost(cut_short(usage(10, None)), None), (True, False)),
+        (with_cost(usage(10, 10, 0, 0), OPUS), (False, False)),
+        (with_cost(usage(10, 10, 0, 0), None), (True, False)),
+        (with_cost(usage(10, None), OPUS), (True, True)),
+    ],
+)
+def test_what_was_cut_is_told_from_what_has_no_price_or_no_count(usage: Usage, expected: tuple[bool, bool]) -> None:
+    assert expected == (usage.lacks_price, usage.lacks_count)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,11 @@ class ResponseEvidence:
         if not self._is_full:
             self._kept.append(told)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was answered."""
+        return self._parts > 0
+
     def _identify(self, part: StreamPart) -> None:
         if isinstance(part, ResponseStarted | Finish):
             self._response_id = part.response_id or self._response_id

@@ -14,7 +14,7 @@ from turnlane.activities.attempts import ResponseEvidence, audited, request_payl
 from turnlane.activities.providers.base import Finish, Provider, ProviderFailure, ProviderRequest, TextDelta
 from turnlane.activities.receipts import THIS_PROCESS
 from turnlane.agent.models import Model
-from turnlane.agent.pricing import with_cost
+from turnlane.agent.pricing import unreported, with_cost
 from turnlane.agent.tool_context import Cancellation
 from turnlane.records.base import derived_id
 from turnlane.records.invocations import (
@@ -68,10 +68,19 @@ class _Answer:
         self.text: list[str] = []
         self.finish: Finish | None = None
         self.early: Usage | None = None
+        self.failure: Failure | None = None
 
     @property
     def usage(self) -> Usage | None:
         return self.finish.usage if self.finish is not None else self.early
+
+    @property
+    def is_unbilled(self) -> bool:
+        """Whether nothing was sent, or it was refused with a status before anything was answered."""
+        refused = self.failure is not None and (
+            self.failure.status is not None or self.failure.failure_class is FailureClass.APPLICATION
+        )
+        return refused and not self.evidence.has_begun
 
 
 class Completing:
@@ -83,6 +92,7 @@ class Completing:
         self._request = request
         self._invocation_id = invocation_id
         self._receipt_error: Exception | None = None
+        self._heard: str | None = None
 
     # --- the whole ------------------------------------------------------------------------------
 
@@ -102,13 +112,14 @@ class Completing:
             waiter.cancel()
         return await self._conclude(work)
 
-    async def _conclude(self, work: asyncio.Future[str]) -> Completion:
+    async def _conclude(self, work: asyncio.Future[None]) -> Completion:
         if not work.done():
             await _end(work)
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
-        if error is None:
+        if self._heard is not None:
+            # Also where the time was up only while its receipt was written.
             await self._finish(InvocationStatus.SUCCEEDED, None)
-            return self._completion("succeeded", work.result())
+            return self._completion("succeeded", self._heard)
         status = InvocationStatus.FAILED
         if isinstance(error, asyncio.CancelledError):
             status, error = InvocationStatus.CANCELLED, TimeoutError("cancelled, or over the deadline")
@@ -155,7 +166,7 @@ class Completing:
 
     # --- attempts -------------------------------------------------------------------------------
 
-    async def _ask_all(self) -> str:
+    async def _ask_all(self) -> None:
         """Ask one model after the other. The next one is asked only where a provider failed."""
         last = len(self._request.models) - 1
         for step, key in enumerate(self._request.models):
@@ -164,9 +175,8 @@ class Completing:
             except _ProviderFault:
                 if step == last:
                     raise
-        raise AssertionError("a completion names a model")
 
-    async def _ask(self, step: int, key: str) -> str:
+    async def _ask(self, step: int, key: str) -> None:
         model = _set(self._invocations.model(key), self._request.settings)
         provider = self._invocations.providers.of(model)
         asked = self._provider_request(model, step)
@@ -181,7 +191,7 @@ class Completing:
         )
         await self._write_request(attempt, asked)
         await self._announce(attempt, model)
-        return await self._hear(provider, asked, attempt)
+        await self._hear(provider, asked, attempt)
 
     def _provider_request(self, model: Model, step: int) -> ProviderRequest:
         said = PromptMessage(speaker=Speaker.USER, parts=(TextPart(text=self._request.prompt),))
@@ -220,7 +230,7 @@ class Completing:
             await self._write_response(attempt, InvocationStatus.FAILED, None, model, audit_failed=True)
             raise
 
-    async def _hear(self, provider: Provider, asked: ProviderRequest, attempt: InvocationAttempt) -> str:
+    async def _hear(self, provider: Provider, asked: ProviderRequest, attempt: InvocationAttempt) -> None:
         answer = _Answer(ResponseEvidence(self._receipts.evidence_bytes))
         try:
             await _listen(provider, asked, attempt, answer)
@@ -232,8 +242,8 @@ class Completing:
             if isinstance(error, ProviderFailure) and error.failure.failure_class is not FailureClass.APPLICATION:
                 raise _ProviderFault from error
             raise
+        self._heard = "".join(answer.text)
         await self._write_response(attempt, InvocationStatus.SUCCEEDED, answer, asked.model)
-        return "".join(answer.text)
 
     async def _write_response(
         self,
@@ -251,18 +261,22 @@ class Completing:
         if answer is not None:
             kept = await self._try(self._receipts.keep(self._place(artifact), evidence.payload))
         prices = self._invocations.price_list.of(model.name, evidence.effective.model_id)
+        usage = with_cost(answer.usage if answer is not None else None, prices)
         responded = ProviderResponded(
             **self._base,
             attempt_id=attempt.attempt_id,
             step=attempt.step,
             status=status,
             effective=evidence.effective,
-            usage=stated(with_cost(answer.usage if answer is not None else None, prices)),
+            usage=stated(usage),
             artifact_id=None if kept is None else artifact,
             payload_sha256=None if kept is None else kept.sha256,
             phase="transport-audit" if audit_failed else None,
         )
-        await self._try(self._receipts.write(responded, attempt.attempt_id))
+        spent = None
+        if answer is not None and not answer.is_unbilled:
+            spent = usage or unreported(prices, is_whole=answer.finish is not None)
+        await self._try(self._receipts.write(responded, attempt.attempt_id, spent))
 
 
 async def _listen(provider: Provider, asked: ProviderRequest, attempt: InvocationAttempt, answer: _Answer) -> None:
@@ -275,7 +289,7 @@ async def _listen(provider: Provider, asked: ProviderRequest, attempt: Invocatio
                 answer.early = getattr(part, "usage", None) or answer.early
                 answer.finish = part if isinstance(part, Finish) else answer.finish
         except ProviderFailure as failure:
-            answer.early = failure.usage or answer.early
+            answer.early, answer.failure = failure.usage or answer.early, failure.failure
             raise
     if answer.finish is None:
         raise ProviderFailure(Failure(failure_class=FailureClass.STREAM_CUT, retryable=True), answer.early)
@@ -294,7 +308,7 @@ def _set(model: Model, settings: CompletionSettings | None) -> Model:
     return dataclasses.replace(model, max_output_tokens=limit, extra={**model.extra, **given})
 
 
-async def _end(work: asyncio.Future[str]) -> None:
+async def _end(work: asyncio.Future[None]) -> None:
     """Cancel the work and wait until it has written what there is to write."""
     work.cancel()
     await asyncio.wait({work})

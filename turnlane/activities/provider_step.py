@@ -51,7 +51,7 @@ from turnlane.activities.silence import Silence, SilenceError
 from turnlane.activities.step_ends import failed_step, refused_step, silence_of
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
-from turnlane.agent.pricing import with_cost
+from turnlane.agent.pricing import unreported, with_cost
 from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
@@ -332,17 +332,19 @@ class _Step:
         """Store how the attempt ended, however long the store is away: it was paid for."""
         finish = self._progress.finish
         spent = Spent(finish.usage, finish.raw_usage) if finish and finish.usage else self._progress.early
-        usage = with_cost(spent.usage, self._agent.price_list.of(self._model.name, finish.model if finish else None))
+        prices = self._agent.price_list.of(self._model.name, finish.model if finish else None)
+        usage = with_cost(spent.usage, prices)
         spent = Spent(usage, spent.raw)
+        is_unbilled = self._is_unbilled(failure)
         record = StepFinish(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
             operation=self._operation.model_copy(update={"phase": phase, "finished_at": utc_now()}),
             parts=self._draft.parts(),
             calls=tuple(self._draft.calls),
-            usage=usage,
+            usage=usage or (None if is_unbilled else unreported(prices, is_whole=finish is not None)),
             evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id, spent),
-            unbilled=self._is_unbilled(failure),
+            unbilled=is_unbilled,
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
         )
         self._tell(await self._write_through(record))

@@ -21,7 +21,8 @@ from turnlane.records.invocations import (
     OpenedPayload,
     SealedPayload,
 )
-from turnlane.records.ledger import LedgerKind
+from turnlane.records.ledger import SPENT, LedgerKind
+from turnlane.records.usage import Usage
 from turnlane.store.protocol import Store
 
 RECEIPT = "invocation"
@@ -73,10 +74,12 @@ class Receipts:
             raise IdempotencyConflictError("the key was used before, for another invocation", conversation_id=where)
         return found
 
-    async def write(self, receipt: InvocationReceipt, key: str) -> None:
-        """Append a receipt, once under its key."""
-        kind = LedgerKind(receipt.type)
-        await self._store.append_event(receipt.conversation_id, kind, as_payload(receipt), _now(), key=key)
+    async def write(self, receipt: InvocationReceipt, key: str, spent: Usage | None = None) -> None:
+        """Append a receipt, once under its key. What was `spent` is added to its conversation's total, once as well."""
+        kind, payload = LedgerKind(receipt.type), as_payload(receipt)
+        if spent is not None:
+            payload[SPENT] = spent.model_dump(mode="json", exclude_none=True)
+        await self._store.append_event(receipt.conversation_id, kind, payload, _now(), key=key)
 
     async def keep(self, place: tuple[str, str, str], value: Any) -> SealedPayload:
         """Encrypt a payload and append it, once under its artifact's id; what is there already stands."""

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ValidationError
 from turnlane.activities.providers.base import Finish, Provider, ProviderFailure, ProviderRequest, TextDelta
 from turnlane.agent.compaction import Compaction, SummaryContext
 from turnlane.agent.models import Model
-from turnlane.agent.pricing import PriceList, with_cost
+from turnlane.agent.pricing import PriceList, unreported, with_cost
 from turnlane.agent.transcript import transcripts
 from turnlane.records.base import canonical_json, clean_text
 from turnlane.records.messages import TextPart
 from turnlane.records.prompt import Prompt, PromptMessage, Speaker
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
-from turnlane.records.usage import UNREPORTED, Usage, add_usage
+from turnlane.records.usage import Usage, add_usage
 
 TRIES = 2
 NO_RUN = "compaction"
@@ -85,14 +85,16 @@ class ModelSummarizer:
             step=0,
             attempt=self._attempt,
         )
-        spent: Usage | None = UNREPORTED
+        asked_for = self._prices.of(self.model.name, None)
+        spent: Usage | None = unreported(asked_for)
         try:
             text, finish = await self._read(request)
-            spent = with_cost(finish.usage, self._prices.of(self.model.name, finish.model)) or UNREPORTED
+            prices = self._prices.of(self.model.name, finish.model)
+            spent = with_cost(finish.usage, prices) or unreported(prices, is_whole=True)
         except ProviderFailure as error:
             # What was refused outright was not billed; any other call that nobody reported on makes the sum a floor.
             is_refused = error.failure.status is not None and not self._has_begun
-            spent = error.usage or (None if is_refused else UNREPORTED)
+            spent = with_cost(error.usage, asked_for) or (None if is_refused else unreported(asked_for))
             raise
         finally:
             self.usage = add_usage(self.usage, spent)

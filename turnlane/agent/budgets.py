@@ -24,9 +24,10 @@ class SpendLimits:
     """What an agent's runs, and the conversations that they belong to, may spend. None is no limit.
 
     Costs are decimal text, whole numbers or `Decimal`, in `currency`; tokens are input and output together. What
-    is spent when a limit is reached stays spent: the next model call is not made. `on_unknown` says what happens
-    when a limit cannot be enforced since nobody knows what was spent: `refuse` goes no further, `warn` goes on and
-    says so in the log. Raises ValueError for limits that are none.
+    is spent when a limit is reached stays spent: the next model call is not made. Of an answer that was cut, what is
+    known of it counts. `on_unknown` says what happens when a limit cannot be enforced since a model has no price, or
+    tells no counts: `refuse` goes no further, `warn` goes on and says so in the log. Raises ValueError for limits that
+    are none.
     """
 
     run_cost: Amount | None = None
@@ -65,19 +66,19 @@ class Standing(StrEnum):
 
 def run_standing(limits: SpendLimits, spent: Usage | None) -> Standing:
     """How one run stands, given what it spent so far (None: it called nobody yet)."""
-    used = [] if spent is None else [spent]
-    costs = [] if spent is None or spent.cost is None else [spent.cost]
+    if spent is None:
+        return Standing.WITHIN
     return _worst(
-        _cost_standing(limits.run_cost, limits.currency, costs, is_known=all(_has_cost(usage) for usage in used)),
-        _token_standing(limits.run_tokens, used),
+        _cost_standing(limits.run_cost, limits.currency, spent.cost_floor, is_known=not spent.lacks_price),
+        _token_standing(limits.run_tokens, [spent]),
     )
 
 
 def conversation_standing(limits: SpendLimits, spend: ConversationSpend) -> Standing:
     """How a conversation stands, the run in flight included."""
     used = ([spend.total] if spend.runs else []) + ([spend.active] if spend.active is not None else [])
-    active = [spend.active.cost] if spend.active is not None and spend.active.cost is not None else []
-    is_known = spend.missing == 0 and (spend.active is None or _has_cost(spend.active))
+    active = spend.active.cost_floor if spend.active is not None else ()
+    is_known = spend.unpriced == 0 and (spend.active is None or not spend.active.lacks_price)
     return _worst(
         _cost_standing(limits.conversation_cost, limits.currency, [*spend.costs, *active], is_known=is_known),
         _token_standing(limits.conversation_tokens, used),
@@ -105,12 +106,8 @@ def _worst(*standings: Standing) -> Standing:
     return min(standings, key=order.index)
 
 
-def _has_cost(usage: Usage) -> bool:
-    return usage.cost is not None and usage.cost.value is not None
-
-
 def _cost_standing(limit: Amount | None, currency: str, costs: Iterable[CostValue], *, is_known: bool) -> Standing:
-    """A floor over the limit has reached it, whatever else is unknown."""
+    """A floor over the limit has reached it, whatever else is unknown; what was cut counts as what is known of it."""
     if limit is None:
         return Standing.WITHIN
     known = [cost for cost in costs if cost.value is not None]
@@ -124,7 +121,8 @@ def _token_standing(limit: int | None, used: Iterable[Usage]) -> Standing:
     """Floors count as what is known of them: an answer that was cut short has used at least so much."""
     if limit is None:
         return Standing.WITHIN
+    used = list(used)
     figures = [figure.value for usage in used for figure in (usage.input_tokens, usage.output_tokens)]
     if sum(figure for figure in figures if figure is not None) >= limit:
         return Standing.REACHED
-    return Standing.UNKNOWN if None in figures else Standing.WITHIN
+    return Standing.UNKNOWN if any(usage.lacks_count for usage in used) else Standing.WITHIN

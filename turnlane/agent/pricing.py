@@ -12,7 +12,15 @@ from math import isfinite
 
 from turnlane.agent.prices import Prices
 from turnlane.agent.registry import ModelRegistry
-from turnlane.records.usage import UNAVAILABLE_COST, CostValue, Provenance, Usage, UsageValue
+from turnlane.records.usage import (
+    UNAVAILABLE_COST,
+    UNCOUNTED,
+    UNREPORTED,
+    CostValue,
+    Provenance,
+    Usage,
+    UsageValue,
+)
 
 _MILLION = Decimal(1_000_000)
 _DATED = re.compile(r"[-@](\d{8}|\d{6}|\d{4}-\d{2}-\d{2})$")
@@ -44,10 +52,24 @@ class PriceList:
 
 def with_cost(usage: Usage | None, prices: Prices | None) -> Usage | None:
     """Return usage with the cost computed from it. A cost that the provider reported stands; figures that are
-    partial have none."""
-    if usage is None or usage.partial or (usage.cost is not None and usage.cost.value is not None):
+    partial have none, but what they come to at least."""
+    if usage is None or (usage.cost is not None and usage.cost.value is not None):
         return usage
+    if usage.partial:
+        return usage.model_copy(update={"known_costs": _floor_of(usage, prices), "unpriced": prices is None})
     return usage.model_copy(update={"cost": cost_of(usage, prices)})
+
+
+def unreported(prices: Prices | None, *, is_whole: bool = False) -> Usage:
+    """Return what an attempt spent of which nothing was told, though it was heard to its end if `is_whole`."""
+    return UNCOUNTED if is_whole else UNREPORTED.model_copy(update={"unpriced": prices is None})
+
+
+def _floor_of(usage: Usage, prices: Prices | None) -> tuple[CostValue, ...]:
+    """What a cut answer cost at least: its input, and as much of its output as was counted by then."""
+    counted = UsageValue.reported(usage.output_tokens.value or 0)
+    cost = cost_of(usage.model_copy(update={"output_tokens": counted}), prices)
+    return () if cost.value is None else (cost,)
 
 
 def cost_of(usage: Usage, prices: Prices | None) -> CostValue:

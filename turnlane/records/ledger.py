@@ -9,6 +9,9 @@ from pydantic import Field
 
 from turnlane.records.base import JsonObject, Name, Record, RecordId, Timestamp
 
+SPENT = "spent"
+"""Under which name an event of its own tells what was spent without a run, so that it is counted with it."""
+
 
 class LedgerKind(StrEnum):
     """The kinds this release writes. A reader refuses a kind it does not know unless it is ignorable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
+from functools import reduce
 from math import isfinite
 from typing import Annotated
 
@@ -67,6 +68,9 @@ class Usage(Record):
 
     `input_tokens` is all input, cached or not; the cache figures are parts of it. `partial` says that the figures
     are floors: an attempt ended before its provider told what it came to, or told nothing at all.
+    `known_costs` is what is known of a cost that is unavailable as a whole, one figure a currency: a floor.
+    `unpriced` and `uncounted` say of partial figures that not only cut attempts are missing in them: of a model, no
+    price is known, or it answered to the end without a count.
     """
 
     input_tokens: UsageValue = UNAVAILABLE
@@ -76,10 +80,33 @@ class Usage(Record):
     cache_write_tokens: UsageValue | None = None
     cost: CostValue | None = None
     partial: Annotated[bool, Field(exclude_if=lambda partial: not partial)] = False
+    known_costs: Annotated[tuple[CostValue, ...], Field(exclude_if=lambda costs: not costs)] = ()
+    unpriced: Annotated[bool, Field(exclude_if=lambda unpriced: not unpriced)] = False
+    uncounted: Annotated[bool, Field(exclude_if=lambda uncounted: not uncounted)] = False
+
+    @property
+    def cost_floor(self) -> tuple[CostValue, ...]:
+        """What is known of the cost: all of it, or a part."""
+        return self.known_costs if self.cost is None or self.cost.value is None else (self.cost,)
+
+    @property
+    def lacks_price(self) -> bool:
+        """Whether the cost is unknown for another reason than that an attempt was cut."""
+        is_known = self.cost is not None and self.cost.value is not None
+        return not is_known and (self.unpriced or not self.partial)
+
+    @property
+    def lacks_count(self) -> bool:
+        """Whether a token count is unknown for another reason than that an attempt was cut."""
+        is_known = self.input_tokens.value is not None and self.output_tokens.value is not None
+        return not is_known and (self.uncounted or not self.partial)
 
 
 UNREPORTED = Usage(partial=True)
-"""What an attempt spent that ended without a word of it: something, and nobody knows how much."""
+"""What an attempt spent that ended early without a word of it: something, and nobody knows how much."""
+
+UNCOUNTED = Usage(partial=True, unpriced=True, uncounted=True)
+"""What an attempt spent that was heard to its end, and whose provider never told what it came to."""
 
 TOKEN_FIELDS = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -103,38 +130,56 @@ def _sum_cost(one: CostValue | None, two: CostValue | None) -> CostValue:
     return CostValue(value=total, currency=one.currency, provenance=Provenance.COMPUTED)
 
 
+def add_cost(costs: tuple[CostValue, ...], cost: CostValue) -> tuple[CostValue, ...]:
+    """Add a cost to sums that are kept apart by currency, in the order of their names."""
+    others = tuple(known for known in costs if known.currency != cost.currency)
+    own = [known.value or 0.0 for known in (*costs, cost) if known.currency == cost.currency]
+    total = float(sum((Decimal(repr(value)) for value in own), Decimal(0)))
+    if not isfinite(total):
+        return costs
+    summed = CostValue(value=total, currency=cost.currency, provenance=Provenance.COMPUTED)
+    return tuple(sorted((*others, summed), key=lambda known: known.currency or ""))
+
+
 def add_usage(total: Usage | None, step: Usage | None) -> Usage | None:
     """Add what one step spent to a running total.
 
     With one side absent the other passes through unchanged. Tokens: a side that is unknown makes
     the sum a floor, labelled computed. Cost: a side that is unknown, or another currency, makes the
-    sum unavailable, and that sticks: a later step cannot revive it.
+    sum unavailable, and that sticks: a later step cannot revive it. What was known of it stays known.
     """
     if total is None:
         return step
     if step is None:
         return total
     tokens = {name: _sum_tokens(getattr(total, name), getattr(step, name)) for name in TOKEN_FIELDS}
-    return Usage(**tokens, cost=_sum_cost(total.cost, step.cost), partial=total.partial or step.partial)
+    cost = _sum_cost(total.cost, step.cost)
+    return Usage(
+        **tokens,
+        cost=cost,
+        partial=total.partial or step.partial,
+        known_costs=reduce(add_cost, (*total.cost_floor, *step.cost_floor), ()) if cost.value is None else (),
+        unpriced=total.lacks_price or step.lacks_price,
+        uncounted=total.uncounted or step.uncounted,
+    )
 
 
 def stated(usage: Usage | None) -> Usage:
     """Return usage with all six fields present; what nobody reported is stated as unavailable."""
     given = usage or Usage()
     tokens = {name: getattr(given, name) or UNAVAILABLE for name in TOKEN_FIELDS}
-    return Usage(**tokens, cost=given.cost or UNAVAILABLE_COST, partial=given.partial)
+    return given.model_copy(update={**tokens, "cost": given.cost or UNAVAILABLE_COST})
 
 
 def computed(usage: Usage | None) -> Usage:
     """Return stated usage with every known figure labelled computed, as terminal records carry it."""
     full = stated(usage)
     figures = {name: getattr(full, name) for name in (*TOKEN_FIELDS, "cost")}
-    return Usage(
-        **{
+    return full.model_copy(
+        update={
             name: figure if figure.value is None else figure.model_copy(update={"provenance": Provenance.COMPUTED})
             for name, figure in figures.items()
-        },
-        partial=full.partial,
+        }
     )
 
 

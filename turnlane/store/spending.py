@@ -5,12 +5,13 @@ from __future__ import annotations
 from sqlalchemy import Connection, select
 
 from turnlane.records.base import JsonObject, canonical_json
-from turnlane.records.ledger import LedgerKind
+from turnlane.records.ledger import SPENT, LedgerKind
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.records.spending import ConversationSpend, Tally
 from turnlane.records.usage import TOKEN_FIELDS, UNREPORTED, Usage, add_usage, stated
 from turnlane.store.reads import find_visible
 from turnlane.store.rows import fetch, in_queue_order, load_usage, select_active
+from turnlane.store.statements import find_row
 from turnlane.store.tables import RUN, ConversationRow, RunRow
 from turnlane.store.work import Work
 
@@ -29,16 +30,21 @@ def count_spend(work: Work, usage: Usage | None) -> None:
 
 
 def spent_without_run(kind: str, payload: JsonObject) -> Usage | None:
-    """What an event tells that was spent without a run: by a compaction that somebody asked for."""
-    usage = payload.get("usage")
-    if kind != LedgerKind.COMPACTION_FINISHED or payload.get("run_id") is not None or usage is None:
-        return None
-    return Usage.model_validate_json(canonical_json(usage))
+    """What an event tells that was spent without a run: by a compaction that somebody asked for, by a completion."""
+    usage = None
+    if kind == LedgerKind.COMPACTION_FINISHED and payload.get("run_id") is None:
+        usage = payload.get("usage")
+    elif kind == LedgerKind.PROVIDER_RESPONSE:
+        usage = payload.get(SPENT)
+    return None if usage is None else Usage.model_validate_json(canonical_json(usage))
 
 
 def conversation_spend(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationSpend:
     """Return the total of the ended runs, and what the run in flight spent. Nothing for an unknown conversation."""
     head = find_visible(connection, conversation_id, tenant)
+    if head is None and tenant is None:
+        # One that is nobody's yet may have completions.
+        head = find_row(connection, ConversationRow, conversation_id)
     if head is None:
         return ConversationSpend(conversation_id=conversation_id, total=stated(None))
     tally = _tally(connection, head)
@@ -49,6 +55,7 @@ def conversation_spend(connection: Connection, conversation_id: str, tenant: str
         missing=tally.missing,
         total=stated(tally.usage),
         costs=tally.costs,
+        unpriced=tally.unpriced,
         active_run_id=None if active is None else active.id,
         # Without the attempt under way: what it will come to is not unknown, it is not there yet.
         active=None if active is None else load_usage(active.usage),
@@ -74,7 +81,7 @@ def _summed(connection: Connection, conversation_id: str) -> Tally:
     query = select(RUN.c.usage, RUN.c.fence_step).where(*ended).order_by(RUN.c.admission_order)
     for row in connection.execute(query):
         usage = load_usage(row.usage)
-        if usage is not None and (row.fence_step >= 0 or _says_something(usage)):
+        if usage is not None and (row.fence_step >= 0 or usage.partial or _says_something(usage)):
             tally = tally.plus(usage)
     return tally
 
