@@ -187,6 +187,22 @@ def test_the_leading_summary_stands_apart() -> None:
     assert (summary, tuple(turn(1)), tuple(THREE_TURNS[2:])) == found[:3]
 
 
+def test_an_id_that_is_used_again_in_a_turn_owes_a_result_again() -> None:
+    assert [] == chosen(turn(1, CALL, RESULT, CALL), 0)
+    assert ["in-1", "out-1"] == chosen(turn(1, CALL, RESULT, CALL, RESULT), 0)
+
+
+def test_what_the_assistant_opened_with_blocks_nothing() -> None:
+    assert ["out-0", "in-1", "out-1"] == chosen([answer("out-0"), *turn(1), *turn(2)], 1)
+
+
+def test_a_system_text_between_two_turns_stays_with_the_later_one() -> None:
+    history = [*turn(1), message("rules", Role.SYSTEM), *turn(2), *turn(3)]
+
+    assert ["in-1", "out-1"] == chosen(history, 2)
+    assert ["in-1", "out-1", "rules", "in-2", "out-2"] == chosen(history, 1)
+
+
 def test_a_seed_goes_with_the_first_turn() -> None:
     history = [message("seed", Role.USER), message("rules", Role.SYSTEM), *turn(1), *turn(2)]
 

@@ -235,21 +235,32 @@ def _turn(number: int, kind: str) -> list[Message]:
     return [message(f"user-{number}"), *answers[kind]]
 
 
-@given(st.lists(_KINDS, max_size=12), st.integers(0, 30), st.integers(0, 4))
-def test_a_cut_is_told_by_its_last_message_alone(kinds: list[str], available: int, keep: int) -> None:
+@given(st.lists(_KINDS, max_size=12), st.integers(0, 30), st.integers(0, 4), st.booleans())
+def test_a_cut_is_the_same_whatever_becomes_of_the_open_turns(
+    kinds: list[str], available: int, keep: int, are_closed: bool
+) -> None:
     messages = [each for number, kind in enumerate(kinds) for each in _turn(number, kind)]
     selection = select(messages, available, keep)
     evicted = [decision.message_id for decision in selection.decisions if decision.reason is OLDEST]
     kept = ids(selection.messages)
+    later = [_closed(each) for each in messages] if are_closed else messages
 
     assert len(messages) == len(selection.decisions)
     assert kept == [each.id for each in messages if each.id in kept]
     assert (len(kept) > available) is (selection.outcome is SelectionOutcome.OVERSIZED)
     if evicted:
-        removed = cut_history(messages, evicted[-1])
+        removed = cut_history(
+            later, evicted[-1], [name for name, why in reasons(selection).items() if why is INCOMPLETE]
+        )
         assert kept == [
             each.id for each in messages if each.id not in removed and reasons(selection)[each.id] is not UNHEARD
         ]
+
+
+def _closed(each: Message) -> Message:
+    """The message as it is once its calls have their results."""
+    results = [result(part.call_id) for part in each.parts if isinstance(part, ToolCallPart)]
+    return each.model_copy(update={"parts": (*each.parts, *results)})
 
 
 def test_a_cut_whose_last_message_is_gone_cuts_nothing() -> None:

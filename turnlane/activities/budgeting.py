@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from turnlane.activities.counting import Counting
 from turnlane.agent.context import ContextBudget, PromptBudget, decide_context
@@ -133,7 +133,8 @@ def _after_cut(figures: ContextFigures, selection: Selection, free: int, left: T
     evicted = _evicted(selection)
     if not evicted:
         return figures
-    cut = HistoryCut(last_id=evicted[-1], kept=len(selection.messages), removed=len(evicted))
+    last = evicted[-1]
+    cut = HistoryCut(last_id=last, kept=len(selection.messages), removed=len(evicted), spared=_spared(selection, last))
     decision = decide_context(free, left, compacts=False)
     return figures.model_copy(update={"decision": decision, "history": left, "available_history": free, "cut": cut})
 
@@ -141,6 +142,13 @@ def _after_cut(figures: ContextFigures, selection: Selection, free: int, left: T
 def _evicted(selection: Selection) -> tuple[str, ...]:
     reasons = ((decision.message_id, decision.reason) for decision in selection.decisions)
     return tuple(name for name, reason in reasons if reason is SelectionReason.OLDEST_ELIGIBLE_TURN)
+
+
+def _spared(selection: Selection, last_id: str) -> tuple[str, ...]:
+    """What stayed of turns that are open, older than the last message that went."""
+    before = takewhile(lambda decision: decision.message_id != last_id, selection.decisions)
+    open_turn = SelectionReason.PROTECTED_INCOMPLETE_TURN
+    return tuple(decision.message_id for decision in before if decision.reason is open_turn)
 
 
 def _shares(records: Sequence[Message], whole: TokenCount, failed_assistant: FailedAssistant) -> dict[str, TokenCount]:
@@ -163,12 +171,10 @@ def _length(record: Message, failed_assistant: FailedAssistant) -> int:
     return sum(len(text) for part in record.parts for text in part_texts(part))
 
 
-def uncut(
-    turn: PreparedTurn, history: Sequence[HistoryMessage], failed_assistant: FailedAssistant
-) -> Sequence[HistoryMessage]:
+def uncut(turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Sequence[HistoryMessage]:
     """Return what of a history the run's cut leaves: the same at each of its steps."""
     if turn.context is None or turn.context.cut is None:
         return history
-    messages = [item.message for item in history]
-    removed = cut_history(messages, turn.context.cut.last_id, failed_assistant=failed_assistant)
+    cut = turn.context.cut
+    removed = cut_history([item.message for item in history], cut.last_id, cut.spared)
     return [item for item in history if item.message.id not in removed]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Final
 
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.activities.providers.base import CountsTokens, ProviderFailure
@@ -16,18 +18,23 @@ from turnlane.records.tokens import UNKNOWN_COUNT, TokenCount, computed_count
 
 logger = logging.getLogger(__name__)
 
+COUNTING_SECONDS: Final = 15.0
+"""How long a turn waits for its provider to count, all counts together."""
+
 _NO_FILES = (TextPart, ReasoningPart, ToolCallPart, ToolResultPart)
 
 
 class Counting:
-    """Counts for one model under one budget. A counter that raises is the application's failure."""
+    """Counts for one turn: one model under one budget. A counter that raises is the application's failure."""
 
-    def __init__(self, budget: ContextBudget, model: Model, providers: Providers) -> None:
+    def __init__(
+        self, budget: ContextBudget, model: Model, providers: Providers, *, seconds: float = COUNTING_SECONDS
+    ) -> None:
         self._budget = budget
         self._model = model
         self._counter = budget.counter
         if isinstance(self._counter, ProviderCounter):
-            self._counter = _of_provider(model, providers)
+            self._counter = _of_provider(model, providers, seconds)
 
     async def text(self, text: str) -> TokenCount:
         """The size of a text of the instructions; nothing is 0."""
@@ -62,25 +69,42 @@ class Counting:
 
 
 class _OfProvider:
-    """The counter of a model's provider."""
+    """The counter of a model's provider, for one turn. All its counts together take no longer than `seconds`, and
+    once one could not be had no other is asked for: a turn does not wait for what only helps it."""
 
     counts_files = True
 
-    def __init__(self, provider: CountsTokens) -> None:
+    def __init__(self, provider: CountsTokens, seconds: float) -> None:
         self._provider = provider
+        self._seconds = seconds
+        self._until: float | None = None
+        self._has_given_up = False
 
     async def count(self, model: Model, prompt: Prompt) -> TokenCount:
         """Ask the provider. Without its key it cannot be asked, and the call itself will say so."""
+        if self._has_given_up:
+            return UNKNOWN_COUNT
+        if self._until is None:
+            self._until = asyncio.get_running_loop().time() + self._seconds
+        count = await self._asked(model, prompt, self._until)
+        self._has_given_up = count.known is None
+        return count
+
+    async def _asked(self, model: Model, prompt: Prompt, until: float) -> TokenCount:
         try:
-            return await self._provider.count_tokens(model, prompt)
+            async with asyncio.timeout_at(until):
+                return await self._provider.count_tokens(model, prompt)
+        except TimeoutError:
+            logger.warning("tokens were not counted: the provider took too long")
+            return UNKNOWN_COUNT
         except ProviderFailure:
             return UNKNOWN_COUNT
 
 
-def _of_provider(model: Model, providers: Providers) -> TokenCounter | None:
+def _of_provider(model: Model, providers: Providers, seconds: float) -> TokenCounter | None:
     """A provider that cannot count, or that there is not, leaves counts unknown: the call itself will say."""
     try:
         provider = providers.of(model)
     except ProviderFailure:
         return None
-    return _OfProvider(provider) if isinstance(provider, CountsTokens) else None
+    return _OfProvider(provider, seconds) if isinstance(provider, CountsTokens) else None

@@ -70,6 +70,7 @@ class Preparation:
         self._agent = agent
         self._request = request
         self._providers = providers
+        self._counts: Counting | None = None
 
     async def prepare(self) -> Prepared:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
@@ -149,7 +150,7 @@ class Preparation:
         """The prompt: the turn's instructions first, then the system texts that the history carries."""
         options = self._agent.history
         prompt = await hear(
-            uncut(turn, history, options.failed_assistant),
+            uncut(turn, history),
             without_files(options) if self._request.without_files else options,
             taken=self._request.taken,
             tools=base_tools(self._agent, turn),
@@ -166,7 +167,8 @@ class Preparation:
     # --- the budget -------------------------------------------------------------------------------
 
     def _counting(self, budget: ContextBudget, turn: PreparedTurn) -> Counting:
-        return Counting(budget, self._model(turn), self._providers)
+        self._counts = self._counts or Counting(budget, self._model(turn), self._providers)
+        return self._counts
 
     async def _weighed(
         self,

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from turnlane.agent.context import whole_number
 from turnlane.agent.tokens import CountGiven, as_count
-from turnlane.agent.turns import Turn, group_turns
+from turnlane.agent.turns import BESIDE, Turn, group_turns
 from turnlane.records.messages import FailedAssistant, Message, Role, is_speakable
 from turnlane.records.tokens import UNKNOWN_COUNT, TokenCount, add_counts
 
@@ -93,19 +93,17 @@ def select_history(
     return _selection(messages, spoken, counts, reasons, evicted, available_tokens)
 
 
-def cut_history(
-    messages: Sequence[Message], last_id: str, *, failed_assistant: FailedAssistant = "omit"
-) -> frozenset[str]:
-    """Return the ids that a selection removed, given the last of them: the complete turns up to there."""
-    removed: set[str] = set()
-    for turn in group_turns(messages):
-        ids = {message.id for message in turn.messages}
-        if not turn.is_beside and turn.is_complete(failed_assistant):
-            removed |= ids
-        if last_id in ids:
-            return frozenset(removed)
-    # The message is gone (a compaction took it): what stood behind it was never cut.
-    return frozenset()
+def cut_history(messages: Sequence[Message], last_id: str, spared: Collection[str] = ()) -> frozenset[str]:
+    """Return the ids that a selection removed, given the last of them and those before it that stayed in open turns.
+
+    What became of those turns since does not matter: a run leaves out the same messages at each of its steps.
+    """
+    ids = [message.id for message in messages]
+    if last_id not in ids:
+        # The message is gone (a compaction took it): what stood behind it was never cut.
+        return frozenset()
+    before = messages[: ids.index(last_id) + 1]
+    return frozenset(each.id for each in before if each.role not in BESIDE and each.id not in spared)
 
 
 def _is_spoken(message: Message, failed_assistant: FailedAssistant) -> bool:

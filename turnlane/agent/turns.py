@@ -2,12 +2,14 @@
 
 A turn is what was asked and all that was answered to it: every input of a run, its answer, and the runs that
 went on with it after an approval. User messages that a run did not own (seeded instructions) belong to the
-first turn behind them.
+first turn behind them. In the store's order the messages of a run stand together, so who speaks tells the turns
+apart. A budget leaves out turns, and a compaction replaces them, by this one grouping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turnlane.records.messages import (
@@ -20,7 +22,8 @@ from turnlane.records.messages import (
     is_speakable,
 )
 
-_BESIDE = (Role.SYSTEM, Role.SUMMARY)
+BESIDE = (Role.SYSTEM, Role.SUMMARY)
+"""Who says what stands beside the turns."""
 
 
 @dataclass
@@ -30,17 +33,24 @@ class Turn:
     messages: list[Message] = field(default_factory=list)
     is_beside: bool = False
 
-    def is_complete(self, failed_assistant: FailedAssistant = "omit") -> bool:
-        """Whether it was asked, the asking has ended, and no call of what is heard of it lacks its result.
+    @property
+    def ids(self) -> list[str]:
+        """The ids of its messages, in order."""
+        return [message.id for message in self.messages]
+
+    def is_settled(self, failed_assistant: FailedAssistant = "omit") -> bool:
+        """Whether it has an answer, all of it has ended, and no call of what is heard of it lacks its result.
 
         An answer that failed, or was superseded, ends its turn like any other.
         """
         answers = [message for message in self.messages if message.role is Role.ASSISTANT]
-        if not answers or self.messages[0].role is not Role.USER:
+        if not answers or any(message.status is MessageStatus.STREAMING for message in answers):
             return False
-        if any(message.status is MessageStatus.STREAMING for message in answers):
-            return False
-        return not _open_calls([answer for answer in answers if is_speakable(answer.status, failed_assistant)])
+        return not _has_open_call(answer for answer in answers if is_speakable(answer.status, failed_assistant))
+
+    def is_complete(self, failed_assistant: FailedAssistant = "omit") -> bool:
+        """Whether it is settled, and somebody asked for it."""
+        return self.messages[0].role is Role.USER and self.is_settled(failed_assistant)
 
     def is_answered(self, failed_assistant: FailedAssistant = "omit") -> bool:
         """Whether it is complete, and every answer of it is heard by the model."""
@@ -56,7 +66,7 @@ def group_turns(messages: Sequence[Message]) -> list[Turn]:
     current: Turn | None = None
     is_answered = False
     for message in messages:
-        if message.role in _BESIDE:
+        if message.role in BESIDE:
             turns.append(Turn([message], is_beside=True))
             continue
         if current is None or (message.role is Role.USER and is_answered):
@@ -67,7 +77,12 @@ def group_turns(messages: Sequence[Message]) -> list[Turn]:
     return turns
 
 
-def _open_calls(answers: Sequence[Message]) -> set[str]:
-    parts = [part for answer in answers for part in answer.parts]
-    asked = {part.call_id for part in parts if isinstance(part, ToolCallPart)}
-    return asked - {part.call_id for part in parts if isinstance(part, ToolResultPart)}
+def _has_open_call(answers: Iterable[Message]) -> bool:
+    """Whether a call lacks its result. An id may be used again once it is answered."""
+    owed: Counter[str] = Counter()
+    for part in (part for answer in answers for part in answer.parts):
+        if isinstance(part, ToolCallPart):
+            owed[part.call_id] += 1
+        elif isinstance(part, ToolResultPart):
+            owed[part.call_id] -= 1
+    return any(count > 0 for count in owed.values())

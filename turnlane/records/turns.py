@@ -23,14 +23,15 @@ class ContextDecision(StrEnum):
 
 
 class HistoryCut(Payload):
-    """Which of the older turns a run leaves out of its prompts: all that are complete, up to `last_id`.
+    """Which of the older turns a run leaves out of its prompts: all up to `last_id` but system texts and `spared`.
 
-    `kept` and `removed` count messages.
+    `kept` and `removed` count messages. `spared` are the messages of turns that were open when the cut was made.
     """
 
     last_id: RecordId
     kept: int
     removed: int
+    spared: tuple[RecordId, ...] = ()
 
 
 class ContextFigures(Payload):
