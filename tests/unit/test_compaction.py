@@ -131,10 +131,10 @@ def test_pieces_of_a_transcript_hold_whole_messages_and_together_all_of_them() -
     assert transcript(talk) == "\n\n".join(pieces)
 
 
-def test_a_message_longer_than_a_piece_is_one() -> None:
-    talk = [message(Role.USER, TextPart(text="x" * 500)), message(Role.USER, TextPart(text="y"))]
+def test_a_message_longer_than_a_piece_is_continued_in_the_next() -> None:
+    talk = [message(Role.USER, TextPart(text="x" * 12)), message(Role.USER, TextPart(text="y"))]
 
-    assert 2 == len(list(transcripts(talk, 10)))
+    assert ["User:\nxxxx", "User, continued:\nxxxxxxxx", "User:\ny"] == list(transcripts(talk, 10))
 
 
 def test_what_says_nothing_is_no_transcript() -> None:

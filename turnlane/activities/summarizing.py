@@ -1,13 +1,14 @@
 """Summarising by a model: a stretch of conversation goes to a model, and an instance of the schema comes back.
 
-A long stretch goes in pieces, each with the summary so far. An answer that does not fit the schema is told
-what is wrong with it, and given one more try.
+A long stretch goes in pieces, each with the summary so far; a piece that the model has no room for, in halves. An
+answer that does not fit the schema is told what is wrong with it, and given one more try.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,6 +25,9 @@ from turnlane.records.steps import FinishReason
 from turnlane.records.usage import Usage, add_usage
 
 TRIES = 2
+SHORTEST_PIECE = 1000
+"""How many characters a model must be able to take beside its instructions and the summary so far."""
+
 NO_RUN = "compaction"
 """What stands for the run in a model call that no run waits for."""
 
@@ -53,8 +57,17 @@ class ModelSummarizer:
         """Return the summary. Raises `ProviderFailure`, of class `malformed_response` if no answer fits the schema."""
         earlier = _earlier(self._context)
         summary: BaseModel | None = None
-        for piece in transcripts(self._context.messages, self._compaction.characters_per_call):
-            summary = await self._summarize_piece(piece, earlier)
+        pieces = deque(transcripts(self._context.messages, self._compaction.characters_per_call))
+        while pieces:
+            piece = pieces.popleft()
+            try:
+                summary = await self._summarize_piece(piece, earlier)
+            except ProviderFailure as error:
+                if not _may_be_halved(piece, error.failure):
+                    raise
+                half = len(piece) // 2
+                pieces.extendleft((piece[half:], piece[:half]))
+                continue
             earlier = canonical_json(summary.model_dump(mode="json"))
         if summary is None:
             raise ProviderFailure(Failure(failure_class=FailureClass.APPLICATION, code="NOTHING_TO_SUMMARIZE"))
@@ -117,6 +130,11 @@ class ModelSummarizer:
                 elif isinstance(part, Finish):
                     return clean_text("".join(said)), part
         raise ProviderFailure(Failure(failure_class=FailureClass.STREAM_CUT, retryable=True))
+
+
+def _may_be_halved(piece: str, failure: Failure) -> bool:
+    """Whether the model may take less than this: how many tokens a character is, only the model knows."""
+    return failure.failure_class is FailureClass.CONTEXT_OVERFLOW and len(piece) >= 2 * SHORTEST_PIECE
 
 
 def _earlier(context: SummaryContext) -> str | None:

@@ -32,11 +32,11 @@ def transcript(messages: Iterable[Message]) -> str:
 
 
 def transcripts(messages: Iterable[Message], characters: int) -> Iterator[str]:
-    """Yield the transcript in pieces of whole messages, each of about so many characters; a longer message is a
-    piece of its own."""
+    """Yield the transcript in pieces of at most about so many characters: of whole messages, where they are short
+    enough, else of one that is continued from piece to piece."""
     piece: list[str] = []
     size = 0
-    for text in filter(None, map(_message, messages)):
+    for text in (part for message in messages for part in _divided(message, characters)):
         if piece and size + len(text) > characters:
             yield "\n\n".join(piece)
             piece, size = [], 0
@@ -44,6 +44,15 @@ def transcripts(messages: Iterable[Message], characters: int) -> Iterator[str]:
         size += len(text)
     if piece:
         yield "\n\n".join(piece)
+
+
+def _divided(message: Message, characters: int) -> Iterator[str]:
+    """The text of a message, if it says anything; a long one in several."""
+    text = _message(message)
+    if text:
+        yield text[:characters]
+    for start in range(characters, len(text), characters):
+        yield f"{_NAMES[message.role]}, continued:\n{text[start : start + characters]}"
 
 
 def _message(message: Message) -> str:
