@@ -59,11 +59,33 @@ async def test_a_long_queue_is_loaded_in_pages_without_a_hole(lane: Lane) -> Non
     runs, more = opened.head.runs, opened.more
     sizes = [len(run.model_dump_json()) for run in runs]
     while more:
-        page, more = await lane.store.load_queue(lane.conversation_id, runs[-1].order)
+        page, more = await lane.store.load_queue(lane.conversation_id, runs[-1].id)
         runs += page
 
-    assert opened.more and sum(sizes) <= 64 * KIB
+    assert opened.more and sum(sizes) <= 48 * KIB
     assert ["run-u", *(f"run-{key}" for key in keys)] == [run.id for run in runs]
+
+
+async def test_a_thousand_urgent_runs_with_the_longest_ids_are_loaded_in_small_pages(lane: Lane) -> None:
+    keys = [f"{number:04}" + "\N{GRINNING FACE}" * 251 for number in range(1000)]
+    for start in range(0, 1000, 250):
+        batch = keys[start : start + 250]
+        urgent = Policy.INTERRUPT_NEXT
+        await lane.apply(
+            *(
+                lane.admit(k, policy=urgent, message=lane.message(k), run_id=f"r{k}", assistant_id=f"a{k}")
+                for k in batch
+            )
+        )
+    opened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+    sizes, runs, more = [len(opened.model_dump_json().encode())], opened.head.runs, opened.more
+    while more:
+        page, more = await lane.store.load_queue(lane.conversation_id, runs[-1].id)
+        sizes.append(sum(len(run.model_dump_json().encode()) for run in page))
+        runs += page
+
+    assert keys == [run.input_ids[0] for run in runs]
+    assert max(sizes) <= 112 * KIB
 
 
 async def test_messages_are_listed_in_pages_in_causal_order(lane: Lane) -> None:

@@ -12,9 +12,10 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import Play, open_play, run_id
+from tests.integration.play import Play, current, open_play, run_id
 from tests.integration.stage import BOUND, HeldStore
 from turnlane.client import Turnlane
+from turnlane.records.admissions import RecordIds
 from turnlane.records.errors import InputTooLargeError, InvalidInputError
 from turnlane.records.lane import LaneSettings
 from turnlane.records.limits import Limits
@@ -88,15 +89,21 @@ async def test_a_raw_update_with_an_id_that_cannot_be_is_refused_without_quoting
     play = await open_play(bench, serve, conversation)
     play.stage.play()
     await (await play.submit("A")).result(BOUND)
-    for update, given in [
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("submit", {"key": bad, "text": "MARK"}),
         ("submit", {"key": "k", "text": "MARK", "record_ids": {"run_id": bad}}),
         ("interrupt", {"run_id": bad, "more": "MARK"}),
         ("cancel", {"run_id": bad, "more": "MARK"}),
-    ]:
+    ]
+    for update, given in calls:
         with pytest.raises(WorkflowUpdateFailedError) as caught:
             await play.lane.execute_update(update, given)
-        assert "MARK" not in str(caught.value.cause) + str(caught.value.cause.__cause__)
+        cause = caught.value.cause
+        assert "MARK" not in str(cause) + str(cause.__cause__)
+        assert isinstance(cause, ApplicationError)
+        assert (InvalidInputError.code, True) == (cause.type, cause.non_retryable)
+        place = "record_ids.run_id" if "record_ids" in given else "key" if "key" in given else "run_id"
+        assert [place] == [field.split(": ")[0] for field in cause.details[0]["fields"]]
 
     assert ["A"] == await play.answered()
 
@@ -140,6 +147,36 @@ async def test_what_is_large_is_measured_in_bytes(bench: Bench, serve: Serve, co
         await play.lane.execute_update("submit", {"key": "raw", "text": text})
     assert isinstance(caught.value.cause, ApplicationError)
     assert InputTooLargeError.code == caught.value.cause.type
+
+
+async def test_no_payload_is_large_however_many_urgent_inputs_with_the_longest_ids_wait(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step")
+    assert play.held is not None
+    longest = "\N{GRINNING FACE}" * 253
+    await play.submit("A")
+    await play.stage.call(1)
+    first = await current(play)
+    names = [f"{number:02}" for number in range(60)]
+    for name in names:
+        ids = {field: f"{field[0]}{name}{longest}" for field in RecordIds.model_fields}
+        await play.submit(name, "interrupt-next", key=f"k{name}{longest}", record_ids=RecordIds(**ids))
+    await play.lane.terminate("a test loses it")
+    play.stage.play()
+    play.held.barrier.release()
+    last = await play.submit("last")
+    reasons = await play.reasons(last)
+    sizes = [
+        event.ByteSize()
+        for history in (first, await current(play))
+        async for event in bench.temporal.get_workflow_handle(
+            f"lane/{conversation}", run_id=history
+        ).fetch_history_events()
+    ]
+
+    assert (["success"], ["A", *names, "last"]) == (reasons, play.asked)
+    assert max(sizes) < LARGEST_PAYLOAD
 
 
 async def test_a_key_is_known_after_its_receipt_left_the_head_and_after_the_lane_closed(

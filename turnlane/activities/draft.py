@@ -31,6 +31,7 @@ from turnlane.store.protocol import NewCall
 
 TOOL_SLACK_SECONDS = 30.0
 UNKNOWN_TOOL = "unknown"
+CALL_ID_BYTES = 200
 
 
 @dataclass
@@ -134,7 +135,7 @@ class Draft:
 
     def _unique(self, call_id: str) -> str:
         """Some servers use one id twice in a step; results are matched by id, so each call has its own."""
-        given = clean_text(call_id)[:200] or f"call_{len(self.calls)}"
+        given = clean_text(call_id).encode()[:CALL_ID_BYTES].decode(errors="ignore") or f"call_{len(self.calls)}"
         unique, n = given, 2
         while unique in self._ids:
             unique, n = f"{given}~{n}", n + 1
@@ -194,8 +195,8 @@ class Draft:
         return tuple(entry.part() for entry in self._entries)
 
     def call_refs(self) -> tuple[CallRef, ...]:
-        """The calls as the lane needs them."""
-        return tuple(self._ref(call) for call in self.calls)
+        """The calls as the lane needs them. Those over the limit have their results: it need not hear of them."""
+        return tuple(self._ref(call) for call in self.calls[: self._agent.limits.tool_calls_per_step])
 
     def _ref(self, call: NewCall) -> CallRef:
         tool = self._agent.tool(call.tool_name)

@@ -45,6 +45,7 @@ from turnlane.records.invocations import (
     RequestedRun,
 )
 from turnlane.records.limits import KIB
+from turnlane.records.misfits import misfits
 from turnlane.records.steps import Fence
 from turnlane.store.protocol import RunContext, Store
 
@@ -244,8 +245,7 @@ def _checked(request: CompletionRequest | Mapping[str, Any]) -> CompletionReques
     try:
         return CompletionRequest.model_validate(request)
     except ValidationError as error:
-        fields = [".".join(map(str, item["loc"])) + f": {item['type']}" for item in error.errors()]
-        raise InvalidInputError("the completion does not fit", fields=fields) from None
+        raise InvalidInputError("the completion does not fit", fields=misfits(error)) from None
 
 
 def _sha256(value: Any) -> str:

@@ -38,6 +38,7 @@ from turnlane.records.messages import (
     ToolOutcome,
     ToolResultPart,
 )
+from turnlane.records.misfits import misfits
 from turnlane.records.mutations import (
     CommitAnswer,
     CommitBatch,
@@ -115,7 +116,7 @@ class LaneWork:
     @as_failures
     async def load_queue(self, request: QueuePage) -> QueueRuns:
         """Load the next page of a long queue."""
-        runs, more = await self._store.load_queue(request.conversation_id, request.after_order)
+        runs, more = await self._store.load_queue(request.conversation_id, request.after_run_id)
         return QueueRuns(runs=runs, more=more)
 
     @activity.defn(name="commit")
@@ -276,7 +277,7 @@ class LaneWork:
         try:
             parts = _PARTS.validate_json(data)
         except ValidationError as error:
-            raise InvalidInputError("the input's blob does not hold parts", fields=_fields("blob", error)) from None
+            raise InvalidInputError("the input's blob does not hold parts", fields=misfits(error, "blob")) from None
         if not any(_says_something(part) for part in parts):
             raise InvalidInputError("an input may not be empty or blank", fields=["blob"])
         return parts
@@ -341,9 +342,4 @@ def _check_object(name: str, value: JsonObject | None, model: type[BaseModel] | 
     try:
         model.model_validate_json(canonical_json(value if value is not None else {}))
     except ValidationError as error:
-        raise InvalidInputError(f"the {name} does not fit the agent", fields=_fields(name, error)) from None
-
-
-def _fields(root: str, error: ValidationError) -> list[str]:
-    """Where it does not fit and how: paths and error types, never values."""
-    return [".".join((root, *map(str, item["loc"]))) + f": {item['type']}" for item in error.errors()]
+        raise InvalidInputError(f"the {name} does not fit the agent", fields=misfits(error, name)) from None

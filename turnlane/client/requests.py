@@ -11,6 +11,7 @@ from turnlane.records.admissions import Input, Policy
 from turnlane.records.base import RecordId
 from turnlane.records.errors import InvalidInputError
 from turnlane.records.messages import InputPart, TextPart
+from turnlane.records.misfits import misfits
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -35,8 +36,7 @@ def request(kind: type[R], **fields: Any) -> R:
     try:
         return kind(**fields)
     except ValidationError as error:
-        places = [".".join(map(str, item["loc"])) + f": {item['type']}" for item in error.errors()]
-        raise InvalidInputError(_first_message(error), fields=places) from None
+        raise InvalidInputError(_first_message(error), fields=misfits(error)) from None
 
 
 def input_of(content: str | Sequence[InputPart], policy: Policy | str | None, **fields: Any) -> Input:

@@ -84,6 +84,11 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def json_bytes(value: str) -> int:
+    """How many bytes a string takes as JSON."""
+    return len(json.dumps(value, ensure_ascii=False).encode())
+
+
 def digest(value: Any) -> str:
     """Return 32 hexadecimal characters (128 bits of SHA-256) over the canonical JSON of `value`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]

@@ -53,7 +53,8 @@ class FinalError(TurnlaneError):
 
 
 class InvalidInputError(CallerError):
-    """The input does not fit the record or the agent's declared shapes. `details['fields']` names where."""
+    """The input does not fit the record or the agent's declared shapes. `details['fields']` are the places:
+    the path of each, and behind a colon what is wrong there where the message does not say."""
 
     code = "INVALID_INPUT"
 

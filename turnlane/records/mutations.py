@@ -275,10 +275,10 @@ class LaneOpened(Payload):
 
 
 class QueuePage(Payload):
-    """Ask for the active runs after an admission order."""
+    """Ask for the active runs behind one of them, in queue order."""
 
     conversation_id: RecordId
-    after_order: int
+    after_run_id: RecordId
 
 
 class QueueRuns(Payload):

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from turnlane.records.admissions import Policy
 from turnlane.records.approvals import AskedApproval
-from turnlane.records.base import canonical_json
+from turnlane.records.base import Payload, canonical_json
 from turnlane.records.lane import (
     AbortReason,
     ApprovalAnswer,
@@ -34,7 +34,10 @@ from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, sel
 from turnlane.store.tables import ADMISSION, CONVERSATION, LEDGER, RUN, SEGMENT, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged
 
-RUN_BYTES = 64 * KIB
+OPENED_BYTES = 112 * KIB
+"""What a lane that opens is told at most: it stands in the lane's history."""
+
+RUN_BYTES = 48 * KIB
 RECEIPT_BYTES = 48 * KIB
 RECEIPTS = 512
 
@@ -90,10 +93,13 @@ def open_lane(
 
 
 def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
-    active = in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == row.id), RunRow))
-    runs, more = _within_budget(_lane_runs(connection, row.id, active))
-    receipts, complete = _recent_receipts(connection, row.id)
+    active = _active(connection, row.id)
     asked, asked_live = asked_approvals(connection, row.id) if row.version > 0 else ((), {})
+    begun = _begun(active)
+    progress = None if begun is None else _progress(connection, begun, asked_live.get(begun.id, ()))
+    room = OPENED_BYTES - sum(_size(record) for record in (progress, *asked) if record is not None)
+    runs, more = _within_budget(_lane_runs(connection, row.id, active), min(room, RUN_BYTES))
+    receipts, complete = _recent_receipts(connection, row.id, room - sum(_size(run) for run in runs))
     head = LaneHead(
         conversation_id=row.id,
         agent=row.agent,
@@ -107,8 +113,6 @@ def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
         model=row.model,
         approvals=asked,
     )
-    begun = _begun(active)
-    progress = None if begun is None else _progress(connection, begun, asked_live.get(begun.id, ()))
     return OpenedLane(epoch=row.epoch, head=head, progress=progress, more=more)
 
 
@@ -118,34 +122,29 @@ def _begun(active: Sequence[RunRow]) -> RunRow | None:
     return live or next((run for run in active if run.execution_sequence is not None), None)
 
 
-def load_queue(connection: Connection, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
-    """Return the waiting runs behind the head's: never started, not urgent, admitted after `after_order`."""
-    waiting = select(RUN).where(
-        RUN.c.conversation_id == conversation_id,
-        RUN.c.state == RunState.QUEUED,
-        RUN.c.execution_sequence.is_(None),
-        RUN.c.queue_priority.is_(None),
-        RUN.c.admission_order > after_order,
-    )
-    rows = fetch(connection, waiting.order_by(RUN.c.admission_order), RunRow)
-    return _within_budget(_lane_runs(connection, conversation_id, rows))
+def _active(connection: Connection, conversation_id: str) -> list[RunRow]:
+    return in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == conversation_id), RunRow))
 
 
-def _within_budget(runs: Sequence[LaneRun]) -> tuple[tuple[LaneRun, ...], bool]:
-    """Cut the ordinary runs at the budget, and say whether some remain.
+def load_queue(connection: Connection, conversation_id: str, after_run_id: str) -> tuple[tuple[LaneRun, ...], bool]:
+    """Return the active runs behind one of them, in queue order; none if that one is not active."""
+    active = _active(connection, conversation_id)
+    place = next((place for place, run in enumerate(active) if run.id == after_run_id), len(active))
+    return _within_budget(_lane_runs(connection, conversation_id, active[place + 1 :]), RUN_BYTES)
 
-    Started and urgent runs are never cut, and one ordinary run is always kept: so what remains is
-    exactly what `load_queue` finds behind the last one's admission order.
-    """
-    kept: list[LaneRun] = []
+
+def _within_budget(runs: Sequence[LaneRun], limit: int) -> tuple[tuple[LaneRun, ...], bool]:
+    """Cut the runs at `limit` bytes, the first one always kept, and say whether some remain."""
     size = 0
-    for run in runs:
-        size += len(run.model_dump_json().encode())
-        is_ordinary = not (run.urgent or run.started)
-        if size > RUN_BYTES and is_ordinary and kept and not (kept[-1].urgent or kept[-1].started):
-            return tuple(kept), True
-        kept.append(run)
-    return tuple(kept), False
+    for place, run in enumerate(runs):
+        size += _size(run)
+        if place and size > limit:
+            return tuple(runs[:place]), True
+    return tuple(runs), False
+
+
+def _size(record: Payload) -> int:
+    return len(record.model_dump_json().encode()) + 1
 
 
 def _lane_runs(connection: Connection, conversation_id: str, rows: Sequence[RunRow]) -> list[LaneRun]:
@@ -237,15 +236,15 @@ def _complete(connection: Connection, conversation_id: str, run_id: str, step: i
     return None
 
 
-def _recent_receipts(connection: Connection, conversation_id: str) -> tuple[tuple[HeadReceipt, ...], bool]:
-    """Return the last receipts, oldest first, and whether those are all there are."""
+def _recent_receipts(connection: Connection, conversation_id: str, room: int) -> tuple[tuple[HeadReceipt, ...], bool]:
+    """Return the last receipts that find room, oldest first, and whether those are all there are."""
     rows = connection.execute(_RECENT_RECEIPTS, {"conversation_id": conversation_id}).all()
     kept: list[HeadReceipt] = []
     size = 0
     for row in rows[:RECEIPTS]:
         receipt = _packed(conversation_id, row)
         size += len(canonical_json(list(receipt)).encode()) + 1
-        if size > RECEIPT_BYTES:
+        if size > min(RECEIPT_BYTES, room):
             break
         kept.append(receipt)
     return tuple(reversed(kept)), len(kept) == len(rows)

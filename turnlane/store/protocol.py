@@ -234,14 +234,15 @@ class LaneStore(Protocol):
 
         The same owner asking again gets the epoch it has. With `carried_epoch` another value in force
         answers `epoch=None` and writes nothing. A purged conversation answers a head with `purged` set,
-        and writes nothing. The head holds the active runs in queue order within 64 KiB (`more` tells of
-        the rest) and the last 512 receipts within 48 KiB; `receipts_complete` says whether those are all.
+        and writes nothing. The head holds the active runs in queue order (`more` tells of the rest) and the last
+        512 receipts within 48 KiB (`receipts_complete` says whether those are all), all of the answer
+        within 112 KiB.
         An unknown conversation gets its epoch and stays unknown to every read until something is committed.
         """
         ...
 
-    async def load_queue(self, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
-        """Load queued runs admitted after `after_order`, within 64 KiB, and whether more remain."""
+    async def load_queue(self, conversation_id: str, after_run_id: str) -> tuple[tuple[LaneRun, ...], bool]:
+        """Load the active runs behind `after_run_id` in queue order, within 48 KiB, and whether more remain."""
         ...
 
     async def find_receipts(self, conversation_id: str, keys: Sequence[str]) -> dict[str, StoredReceipt]:

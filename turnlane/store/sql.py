@@ -125,8 +125,8 @@ class SqlStore:
             lambda connection: head.open_lane(connection, conversation_id, owner, carried_epoch, self._clock())
         )
 
-    async def load_queue(self, conversation_id: str, after_order: int) -> tuple[tuple[LaneRun, ...], bool]:
-        return await self._database.read(lambda connection: head.load_queue(connection, conversation_id, after_order))
+    async def load_queue(self, conversation_id: str, after_run_id: str) -> tuple[tuple[LaneRun, ...], bool]:
+        return await self._database.read(lambda connection: head.load_queue(connection, conversation_id, after_run_id))
 
     async def find_receipts(self, conversation_id: str, keys: Sequence[str]) -> dict[str, StoredReceipt]:
         return await self._database.read(lambda connection: reads.find_receipts(connection, conversation_id, keys))

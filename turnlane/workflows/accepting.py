@@ -6,15 +6,19 @@ from datetime import datetime
 
 from turnlane.records.admissions import Policy, Receipt
 from turnlane.records.approvals import ApprovalState, AskedApproval
+from turnlane.records.base import json_bytes
 from turnlane.records.commands import Accept, Duplicate, Refusal, RefusalCode
 from turnlane.records.lane import ApprovalAnswer, HeadReceipt, LaneHead, LaneRun, ids_for_key
+from turnlane.records.limits import KIB
 from turnlane.records.messages import Role, ToolApprovalResponsePart
 from turnlane.records.mutations import AdmitInput, MutationKind, NewRun
 from turnlane.records.runs import QueuePriority
 from turnlane.workflows.decisions import Decision, Transition, apply, in_queue_order, refuse, with_run
 
 RUN_INPUTS = 256
-"""How many inputs coalescing gives one run: what a head and a model can be shown at once. The next starts another."""
+RUN_BYTES = 16 * KIB
+"""How many inputs coalescing gives one run, and how long their names may be: what a head and a model can be shown at
+once. The next starts another."""
 
 
 def accept(head: LaneHead, command: Accept, now: datetime) -> Decision:
@@ -91,7 +95,13 @@ def _collides(head: LaneHead, command: Accept) -> bool:
 def _coalescing_target(head: LaneHead, command: Accept) -> LaneRun | None:
     if not command.coalesce or command.policy is Policy.INTERRUPT_NEXT or command.message.role is Role.TOOL:
         return None
-    return next((run for run in head.queued if run.coalescable and len(run.input_ids) < RUN_INPUTS), None)
+    return next((run for run in head.queued if run.coalescable and _has_room(run, command.message.id)), None)
+
+
+def _has_room(run: LaneRun, input_id: str) -> bool:
+    # Each may be named a second time, as an offer.
+    named = sum(json_bytes(name) + 1 for name in (*run.input_ids, input_id))
+    return len(run.input_ids) < RUN_INPUTS and 2 * named <= RUN_BYTES
 
 
 def _offer(command: Accept) -> tuple[str, ...]:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from turnlane.records.base import Payload
 from turnlane.records.lane import LaneHead
+from turnlane.records.limits import KIB
+
+CARRIED_BYTES = 112 * KIB
+"""How much a lane takes along in all."""
+
+
+def room_beside(*others: Payload | None) -> int:
+    """How many bytes are left for a head beside what else is taken along."""
+    return CARRIED_BYTES - sum(len(other.model_dump_json().encode()) for other in others if other is not None)
 
 
 def within(head: LaneHead, limit: int) -> LaneHead | None:

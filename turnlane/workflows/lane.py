@@ -15,8 +15,8 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from turnlane.records.admissions import Input, SubmitReply
-    from turnlane.records.compaction import CompactReply, CompactRequest
-    from turnlane.records.durable import Delivery, DeliveryReply
+    from turnlane.records.compaction import CompactReply
+    from turnlane.records.durable import DeliveryReply
     from turnlane.records.errors import (
         ConversationPurgedError,
         InvalidInputError,
@@ -26,23 +26,29 @@ with workflow.unsafe.imports_passed_through():
         TurnlaneError,
     )
     from turnlane.records.lane import (
-        AbandonRequest,
         AbortReason,
         AdmissionQuery,
         ControlReply,
         LaneHead,
         LaneReport,
         LaneStart,
-        ModelRequest,
-        PurgeRequest,
         RunLine,
         RunRequest,
         WaitReply,
-        WaitRequest,
     )
     from turnlane.workflows.admission import Admissions, too_large
+    from turnlane.workflows.arguments import (
+        AbandonArgument,
+        CompactArgument,
+        DeliveryArgument,
+        ModelArgument,
+        PurgeArgument,
+        RunArgument,
+        SubmitArgument,
+        WaitArgument,
+    )
     from turnlane.workflows.calls import as_failure
-    from turnlane.workflows.carrying import within
+    from turnlane.workflows.carrying import room_beside, within
     from turnlane.workflows.compaction import Compactor
     from turnlane.workflows.control import Control
     from turnlane.workflows.core import LaneCore, Pending
@@ -217,13 +223,14 @@ class ConversationLane(Responding):
         await workflow.wait_condition(lambda: self._may_leave() or core.outbox.lost is not None)
         if core.outbox.lost is not None:
             return
-        head = within(core.head, core.settings.carried_head_bytes)
+        progress = self._runs.round.carried()
+        head = within(core.head, min(core.settings.carried_head_bytes, room_beside(progress, core.facts)))
         workflow.continue_as_new(
             LaneStart(
                 conversation_id=core.conversation_id,
                 epoch=core.epoch,
                 head=head,
-                progress=self._runs.round.carried(),
+                progress=progress if head is not None else None,
                 facts=core.facts,
             )
         )
@@ -291,7 +298,7 @@ class ConversationLane(Responding):
     # --- inputs ---------------------------------------------------------------------------------
 
     @workflow.update(name="submit")
-    async def submit(self, given: Input) -> SubmitReply:
+    async def submit(self, given: SubmitArgument) -> SubmitReply:
         """Admit an input; answers when the admission is durable, and with `stay` when its run has ended."""
         reply = await admitted(self._core, given)
         if not given.stay:
@@ -300,13 +307,13 @@ class ConversationLane(Responding):
         return SubmitReply(admission=reply.admission, terminal=waited.terminal)
 
     @submit.validator
-    def _check_submit(self, given: Input) -> None:
+    def _check_submit(self, given: SubmitArgument) -> None:
         error = self._objection(given)
         if error is not None:
             raise as_failure(error)
 
     @workflow.signal(name="submit")
-    async def submit_signal(self, given: Input) -> None:
+    async def submit_signal(self, given: SubmitArgument) -> None:
         """Admit an input for a caller that cannot wait. A refusal is told in the ledger."""
         self._core.inbox.append(Pending(given, is_signal=True))
 
@@ -325,19 +332,19 @@ class ConversationLane(Responding):
         return None
 
     @workflow.update(name="wait")
-    async def wait(self, request: WaitRequest) -> WaitReply:
+    async def wait(self, request: WaitArgument) -> WaitReply:
         """Answer when a run has ended, or `again`."""
         return await self._waiting.for_run(request.run_id)
 
     # --- control --------------------------------------------------------------------------------
 
     @workflow.update(name="interrupt")
-    async def interrupt(self, request: RunRequest) -> ControlReply:
+    async def interrupt(self, request: RunArgument) -> ControlReply:
         """Ask a run to stop; answers when the request is durable. A run that is not running is a conflict."""
         return await self._control.interrupt(request)
 
     @workflow.signal(name="interrupt")
-    async def interrupt_signal(self, request: RunRequest) -> None:
+    async def interrupt_signal(self, request: RunArgument) -> None:
         """Ask a run to stop, for a caller that cannot wait."""
         await self._control.interrupt_quietly(request)
 
@@ -347,48 +354,48 @@ class ConversationLane(Responding):
         await self._control.interrupt_quietly(RunRequest())
 
     @workflow.update(name="cancel")
-    async def cancel(self, request: RunRequest) -> ControlReply:
+    async def cancel(self, request: RunArgument) -> ControlReply:
         """End a run that still waits."""
         return await self._control.cancel(request)
 
     @workflow.update(name="abandon")
-    async def abandon(self, request: AbandonRequest) -> ControlReply:
+    async def abandon(self, request: AbandonArgument) -> ControlReply:
         """Give a run up for good. Needs the caller's word that nobody works on it."""
         return await self._control.abandon(request)
 
     @workflow.update(name="purge")
-    async def purge(self, request: PurgeRequest) -> ControlReply:
+    async def purge(self, request: PurgeArgument) -> ControlReply:
         """Delete the conversation for ever, unless it has active runs. The lane ends with it."""
         return await self._control.purge(request)
 
     @workflow.update(name="deliver")
-    async def deliver(self, delivery: Delivery) -> DeliveryReply:
+    async def deliver(self, delivery: DeliveryArgument) -> DeliveryReply:
         """Keep an event that tool bodies may wait for; the first delivery stands. Answers when it is durable."""
         return await self._deliveries.deliver(delivery)
 
     @deliver.validator
-    def _check_delivery(self, delivery: Delivery) -> None:
+    def _check_delivery(self, delivery: DeliveryArgument) -> None:
         error = self._deliveries.objection(delivery)
         if error is not None:
             raise as_failure(error)
 
     @workflow.signal(name="deliver")
-    async def deliver_signal(self, delivery: Delivery) -> None:
+    async def deliver_signal(self, delivery: DeliveryArgument) -> None:
         """Keep an event, for a caller that cannot wait."""
         await self._deliveries.deliver_quietly(delivery)
 
     @workflow.update(name="choose_model")
-    async def choose_model(self, request: ModelRequest) -> ControlReply:
+    async def choose_model(self, request: ModelArgument) -> ControlReply:
         """Choose the model of the runs to come by its key."""
         return await self._control.choose_model(request)
 
     @workflow.update(name="compact")
-    async def compact(self, request: CompactRequest) -> CompactReply:
+    async def compact(self, request: CompactArgument) -> CompactReply:
         """Replace the older part of the conversation by a summary; answers when that is durable, or `again`."""
         return await self._compactor.ask(request)
 
     @compact.validator
-    def _check_compact(self, request: CompactRequest) -> None:
+    def _check_compact(self, request: CompactArgument) -> None:
         error = self._compactor.objection()
         if error is not None:
             raise as_failure(error)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from turnlane.records.admissions import Policy
-from turnlane.records.lane import AbortReason, LaneHead, RunProgress
+from turnlane.records.base import json_bytes
+from turnlane.records.lane import AbortReason, LaneHead, RunProgress, Taken
+from turnlane.records.limits import KIB
 from turnlane.records.mutations import Absorption
 from turnlane.records.runs import RunState
 
+RECORD_BYTES = 40
 TAKEN_INPUTS = 256
-"""How many inputs one run takes on its way: each is named in every later step it asks for."""
+TAKEN_BYTES = 32 * KIB
+"""How many inputs one run takes on its way, and how long their names may be: each is in every later step's request."""
 
 
 def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead:
@@ -23,18 +27,21 @@ def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead
 
 
 def take_offers(
-    head: LaneHead, live_run_id: str, room: int = TAKEN_INPUTS
+    head: LaneHead, live_run_id: str, taken_before: tuple[Taken, ...] = ()
 ) -> tuple[LaneHead, tuple[tuple[str, str], ...]]:
     """Take the injected inputs that wait, as (run id, input id) in queue order, except the live run's own.
 
-    A run's offers are taken all or not at all, and only while there is room: what finds none is answered
-    by its own run.
+    A run's offers are taken all or not at all, and only while there is room beside those taken before: what
+    finds none is answered by its own run.
     """
     takers: dict[str, tuple[str, ...]] = {}
+    room = TAKEN_INPUTS - len(taken_before)
+    bytes_left = TAKEN_BYTES - sum(_name_bytes(item.run_id, item.input_id) for item in taken_before)
     for run in head.queued:
         if run.offered and run.id != live_run_id:
             room -= len(run.offered)
-            if room < 0:
+            bytes_left -= sum(_name_bytes(run.id, name) for name in run.offered)
+            if room < 0 or bytes_left < 0:
                 break
             takers[run.id] = run.offered
     if not takers:
@@ -42,6 +49,11 @@ def take_offers(
     runs = tuple(run.model_copy(update={"offered": ()}) if run.id in takers else run for run in head.runs)
     taken = tuple((run_id, input_id) for run_id, offered in takers.items() for input_id in offered)
     return head.model_copy(update={"runs": runs}), taken
+
+
+def _name_bytes(*names: str) -> int:
+    """How long a record with these names is as JSON, about."""
+    return sum(json_bytes(name) for name in names) + RECORD_BYTES
 
 
 def absorptions(head: LaneHead, taken: tuple[tuple[str, str], ...]) -> tuple[Absorption, ...]:

@@ -46,9 +46,7 @@ async def _load(core: LaneCore, opened: LaneOpened) -> None:
     core.progress = opened.progress
     more = opened.more
     while more and core.head.runs:
-        # A page ends with an ordinary run; what was started or is urgent came with the head, out of order.
-        last = max(run.order for run in core.head.runs if not run.urgent and not run.started)
-        page = QueuePage(conversation_id=core.conversation_id, after_order=last)
+        page = QueuePage(conversation_id=core.conversation_id, after_run_id=core.head.runs[-1].id)
         found = await store_call(LOAD_QUEUE, page, QueueRuns, core.settings, core.outage)
         core.head = core.head.model_copy(update={"runs": core.head.runs + found.runs})
         more = found.more and bool(found.runs)

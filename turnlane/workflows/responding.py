@@ -9,6 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.records.approvals import AskedApproval, RespondRequest, answer_key
     from turnlane.records.errors import LaneClosingError
     from turnlane.records.messages import Role, ToolApprovalResponsePart
+    from turnlane.workflows.arguments import RespondArgument
     from turnlane.workflows.calls import as_failure
     from turnlane.workflows.core import LaneCore, Pending
 
@@ -44,12 +45,12 @@ class Responding:
     _core: LaneCore
 
     @workflow.update(name="respond")
-    async def respond(self, request: RespondRequest) -> SubmitReply:
+    async def respond(self, request: RespondArgument) -> SubmitReply:
         """Answer an approval; answers when the admission is durable. An approval is answered once."""
         return await admitted(self._core, as_input(request))
 
     @workflow.signal(name="respond")
-    async def respond_signal(self, request: RespondRequest) -> None:
+    async def respond_signal(self, request: RespondArgument) -> None:
         """Answer an approval, for a caller that cannot wait. A refusal is told in the ledger."""
         self._core.inbox.append(Pending(as_input(request), is_signal=True))
 

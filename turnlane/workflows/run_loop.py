@@ -17,7 +17,7 @@ from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import AWAITING, MAX_STEPS, abort_end, failure_end, judged_end, policy_end, step_end
 from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
-from turnlane.workflows.offers import TAKEN_INPUTS, take_offers, without_last_taken
+from turnlane.workflows.offers import take_offers, without_last_taken
 from turnlane.workflows.tool_round import ToolRound, as_ref, suspended_calls
 
 
@@ -126,7 +126,7 @@ class RunLoop:
         progress = core.progress
         if progress is None or progress.run_id != run.id:
             progress = RunProgress(run_id=run.id)
-        core.head, offers = take_offers(core.head, run.id, TAKEN_INPUTS - len(progress.taken))
+        core.head, offers = take_offers(core.head, run.id, progress.taken)
         taken = tuple(Taken(run_id=run_id, input_id=input_id, step=progress.step) for run_id, input_id in offers)
         # What joins here the complete answer of this step did not hear: the step is made again, with it.
         complete = None if taken else progress.complete

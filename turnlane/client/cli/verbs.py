@@ -21,6 +21,7 @@ from turnlane.client.cli.output import Output, error_record
 from turnlane.client.client import Turnlane
 from turnlane.client.settings import Settings, resolve
 from turnlane.records.errors import CallerError, InvalidInputError, TemporalUnavailableError, TurnlaneError
+from turnlane.records.misfits import misfits
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import Store
 
@@ -176,8 +177,8 @@ def as_turnlane_error(error: Exception) -> TurnlaneError:
     if isinstance(error, TurnlaneError):
         return error
     if isinstance(error, ValidationError):
-        fields = sorted({".".join(str(step) for step in found["loc"]) for found in error.errors(include_input=False)})
-        return InvalidInputError(f"does not fit: {', '.join(fields) or error.title}", fields=fields)
+        fields = misfits(error)
+        return InvalidInputError(f"does not fit: {', '.join(fields)}", fields=fields)
     if isinstance(error, RPCError):
         return TemporalUnavailableError(f"Temporal answered {error.status.name}", status=error.status.name)
     return TurnlaneError(f"unexpected {type(error).__name__}; TURNLANE_TRACEBACK=1 shows where", kind="internal")
