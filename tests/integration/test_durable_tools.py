@@ -209,6 +209,35 @@ async def test_a_lane_moves_to_a_fresh_history_with_a_waiting_body(
     assert [TerminalReason.SUCCESS] * 12 == [(await later.result(BOUND)).reason for later in queued]
 
 
+@pytest.mark.parametrize("head_bytes", [64 * 1024, 0], ids=["carried", "loaded"])
+async def test_a_full_round_of_waiting_bodies_with_long_ids_moves_to_a_fresh_history(
+    bench: Bench, serve: Serve, conversation: str, head_bytes: int
+) -> None:
+    @tool(durable=True)
+    async def hear(ctx: ToolContext) -> Any:
+        """Wait for word of everything."""
+        return await ctx.wait_for("word", "all")
+
+    calls = [Call("hear", call_id=f"call_{number}_" + "x" * 1000) for number in range(128)]
+    settings = LaneSettings(events_between_runs=200, events_between_steps=200, carried_head_bytes=head_bytes)
+    await serve(calling(calls, hear), settings=settings)
+    client, ticket = await begin(bench, conversation)
+    handle = bench.temporal.get_workflow_handle(f"lane/{conversation}")
+    first = (await handle.describe()).run_id
+
+    async def moved() -> bool:
+        return (await handle.describe()).run_id != first
+
+    await until(moved)
+    start = (await handle.fetch_history()).events[0]
+    await client.deliver(conversation, "word", "all", "come")
+    result = await ticket.result(BOUND)
+
+    assert start.ByteSize() < 128 * 1024
+    assert ["come"] * 128 == outputs(result)
+    assert 128 == len({part.call_id for part in results(result)})
+
+
 async def test_two_bodies_wait_side_by_side_and_a_third_goes_on(bench: Bench, serve: Serve, conversation: str) -> None:
     looked = asyncio.Event()
 
