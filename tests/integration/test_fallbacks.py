@@ -9,8 +9,10 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
-from turnlane.agent import Agent, tool
+from turnlane.agent import Agent, ModelDescriptor, ModelRegistry, tool
+from turnlane.agent.context import ContextBudget
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, ScriptedModel, ScriptedRequest
+from turnlane.agent.tokens import TextCounter
 from turnlane.client import Result
 from turnlane.records.events import AssistantDeltaEvent, AttemptResetEvent
 from turnlane.records.lane import RetryFacts
@@ -202,3 +204,110 @@ async def test_a_lost_lane_goes_on_with_the_model_that_took_over(bench: Bench, s
 
     assert ("whole", RunState.COMPLETED) == (result.text, result.state)
     assert ["one", "two", "two", "one", "two"] == cast.asked
+
+
+# --- models by key, and their windows ---------------------------------------------------------------
+
+
+def registered(window: int = 100_000, /, **models: tuple[ScriptedModel, dict[str, Any]]) -> ModelRegistry:
+    """A registry of models that call tools and take this much, unless they say otherwise."""
+    usual: dict[str, Any] = {"context_window": window, "capabilities": {"tools"}}
+    found = {key: ModelDescriptor(model=model, **{**usual, **facts}) for key, (model, facts) in models.items()}
+    return ModelRegistry(found, providers={"scripted"})
+
+
+async def test_a_key_takes_over_as_its_model(bench: Bench, serve: Serve, conversation: str) -> None:
+    cast = Cast()
+    models = registered(first=(cast.failing("one", REFUSED_KEY), {}), second=(cast.saying("two"), {}))
+
+    result = await turn(
+        bench, serve, conversation, Agent(name="actor", model="first", models=models, fallbacks=["second"])
+    )
+
+    assert (TerminalReason.SUCCESS, "from two") == (result.reason, result.text)
+    scheduled = await payloads(bench, conversation, LedgerKind.RETRY_SCHEDULED)
+    assert ["second"] == [event["model"] for event in scheduled]
+
+
+async def test_a_key_whose_model_is_not_available_is_passed_over(bench: Bench, serve: Serve, conversation: str) -> None:
+    cast = Cast()
+    models = registered(
+        first=(cast.failing("one", REFUSED_KEY), {}),
+        gone=(cast.saying("gone"), {"availability": "unavailable"}),
+        third=(cast.saying("three"), {}),
+    )
+    agent = Agent(name="actor", model="first", models=models, fallbacks=["gone", "third"], tools=[look])
+
+    result = await turn(bench, serve, conversation, agent)
+
+    assert (TerminalReason.SUCCESS, "from three") == (result.reason, result.text)
+    assert ["one", "three"] == cast.asked
+
+
+async def test_a_run_whose_last_fallback_is_not_available_ends_as_such(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    cast = Cast()
+    models = registered(
+        first=(cast.failing("one", REFUSED_KEY), {}), gone=(cast.saying("gone"), {"availability": "unavailable"})
+    )
+
+    result = await turn(
+        bench, serve, conversation, Agent(name="actor", model="first", models=models, fallbacks=["gone"])
+    )
+
+    assert result.failure is not None
+    assert (TerminalReason.PROVIDER_FAILURE, FailureClass.MODEL_UNAVAILABLE, "unavailable") == (
+        result.reason,
+        result.failure.failure_class,
+        result.failure.code,
+    )
+
+
+LONG = "many words " * 20
+
+
+async def said_before(bench: Bench, serve: Serve, conversation: str, budget: ContextBudget) -> tuple[Cast, Result]:
+    """A turn of 40 words, and one whose model fails and leaves it to one that takes 20."""
+    cast, working = Cast(), {"one": True}
+
+    def first(request: ScriptedRequest) -> Sequence[Action]:
+        return [Say("Yes.")] if working["one"] else [Fail(REFUSED_KEY)]
+
+    models = registered(first=(cast.model("one", first), {}), small=(cast.saying("two"), {"context_window": 20}))
+    await serve(Agent(name="actor", model="first", models=models, fallbacks=["small"], budget=budget))
+    client = bench.client()
+    await (await client.submit(conversation, LONG)).result(BOUND)
+    working["one"] = False
+    return cast, await (await client.submit(conversation, "and now")).result(BOUND)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+async def test_a_fallback_that_takes_less_is_not_asked_what_it_cannot_take(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    budget = ContextBudget(reserved_output=2, counter=TextCounter(words), provider_overhead=0)
+
+    cast, result = await said_before(bench, serve, conversation, budget)
+
+    assert TerminalReason.CONTEXT_OVERFLOW is result.reason
+    assert ["one", "one"] == cast.asked
+
+
+async def test_for_a_fallback_that_takes_less_older_turns_are_left_out(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    selecting: dict[str, Any] = {"oversize": "select", "keep_recent_turns": 0}
+    budget = ContextBudget(reserved_output=2, counter=TextCounter(words), provider_overhead=0, **selecting)
+
+    cast, result = await said_before(bench, serve, conversation, budget)
+    asked = await payloads(bench, conversation, LedgerKind.PROVIDER_REQUEST)
+
+    assert (TerminalReason.SUCCESS, "from two") == (result.reason, result.text)
+    assert ["one", "one", "two"] == cast.asked
+    assert [(1, 100_000), (3, 100_000), (1, 20)] == [
+        (event["messages"], event["context"]["context_window"]) for event in asked
+    ]

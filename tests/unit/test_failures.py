@@ -218,6 +218,11 @@ def test_error_events_in_a_stream_are_classified(body: Any, failure_class: Failu
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after-ms": "-5", "retry-after": "2"}, 2.0),
+        ({"retry-after": "1" + "0" * 400}, None),
+        ({"retry-after": "Mon, 99 Foo 99999 99:99:99 GMT"}, None),
         ({}, None),
     ],
 )
@@ -227,6 +232,15 @@ def test_the_wait_a_provider_asks_for_is_read(headers: dict[str, str], seconds: 
 
 def test_the_wait_is_kept_on_the_failure() -> None:
     assert 7.0 == OPENAI.of(openai_error(429, headers={"retry-after": "7"})).retry_after_seconds
+
+
+@pytest.mark.parametrize(("said", "retryable"), [("false", False), ("true", True), ("maybe", True)])
+def test_a_provider_that_wants_no_other_try_gets_none(said: str, retryable: bool) -> None:
+    assert retryable is OPENAI.of(openai_error(503, headers={"x-should-retry": said})).retryable
+
+
+def test_a_word_of_the_provider_makes_no_refused_request_worth_a_try() -> None:
+    assert not OPENAI.of(openai_error(400, headers={"x-should-retry": "true"})).retryable
 
 
 @pytest.mark.parametrize("code", ["sk-live-4Tz", "Your prompt was: secret", "", None, ["list"], "x" * 65])

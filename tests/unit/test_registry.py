@@ -10,6 +10,7 @@ import pytest
 
 from turnlane.activities.providers.registry import Providers
 from turnlane.agent import (
+    Agent,
     AnthropicModel,
     Model,
     ModelDescriptor,
@@ -18,6 +19,7 @@ from turnlane.agent import (
     OpenAIModel,
     Prices,
     ScriptedModel,
+    tool,
 )
 from turnlane.agent.registry import BUILT_IN_PROVIDERS, ModelsSnapshot, check_snapshot
 from turnlane.records.errors import InvalidInputError, ModelRefusedError, StaleModelsError
@@ -29,6 +31,11 @@ SONNET = AnthropicModel(name="claude-sonnet-4-5")
 def described(model: Model = SONNET, **facts: Any) -> ModelDescriptor:
     """A descriptor with a context window."""
     return ModelDescriptor(model=model, **{"context_window": 200_000, **facts})
+
+
+@tool
+def noop() -> None:
+    """Do nothing."""
 
 
 class Elsewhere(OpenAIChatModel):
@@ -240,3 +247,22 @@ def test_a_providers_name_is_a_plain_word(name: str) -> None:
 @pytest.mark.parametrize(("name", "expected"), [(None, "openai-chat"), ("openrouter", "openrouter")])
 def test_a_compatible_server_is_reported_under_its_name(name: str | None, expected: str) -> None:
     assert expected == OpenAIChatModel(name="x", provider_name=name).reported_provider
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fallbacks": ["mini"]}, "registry|models="),
+        ({"models": REGISTRY, "model": "sonnet", "fallbacks": ["nothing"]}, "nothing"),
+        ({"models": REGISTRY, "model": "sonnet", "fallbacks": ["mini"], "tools": [noop]}, "lacks tools"),
+    ],
+)
+def test_a_fallback_by_key_that_could_never_take_over_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Agent(**{"name": "a", "model": SONNET, **options})
+
+
+def test_a_fallback_that_is_not_available_now_may_be_later() -> None:
+    agent = Agent(name="a", model="sonnet", models=REGISTRY, fallbacks=["gone", SONNET])
+
+    assert ("gone", "claude-sonnet-4-5") == agent.facts.fallbacks

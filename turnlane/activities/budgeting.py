@@ -52,11 +52,11 @@ class Weighing:
 class Budgeting:
     """Decides for one run of an agent with a budget."""
 
-    def __init__(self, budget: ContextBudget, model: Model, counting: Counting, *, window: int | None = None) -> None:
-        """`window` is the model's, where the budget says none."""
+    def __init__(self, budget: ContextBudget, model: Model, counting: Counting, *, window: int | None) -> None:
+        """`window` is how much the model takes."""
         self._budget = budget
         self._counting = counting
-        self._window = budget.context_window if budget.context_window is not None else window
+        self._window = window
         self._output = budget.reserved_output if budget.reserved_output is not None else model.max_output_tokens
 
     async def decide(self, weighing: Weighing, render: Render) -> tuple[ContextFigures, Prompt]:

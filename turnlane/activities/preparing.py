@@ -22,10 +22,10 @@ from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.activities.providers.registry import Providers
-from turnlane.activities.resolving import model_of, resolve_model
+from turnlane.activities.resolving import fallback_of, model_of, resolve_model, window_of
 from turnlane.activities.seeding import Planting, to_plant
 from turnlane.activities.step_overrides import Overridden, StepOverriding, instructions_of, spoken
-from turnlane.activities.turn import compose_turn, plain_turn
+from turnlane.activities.turn import compose_turn, plain_turn, recomposed
 from turnlane.agent.agent import Agent
 from turnlane.agent.context import ContextBudget
 from turnlane.agent.models import Model
@@ -80,6 +80,10 @@ class Preparation:
         shown = planting.shown if planting is not None else []
         history = (*shown, *await self._load_history())
         prompt = await self._project(turn, history)
+        is_new = composed is not None
+        if composed is None and self._is_taken_over(turn):
+            turn, composed, is_new = turn.model_copy(update={"context": None}), recomposed(turn), True
+            prompt = await self._project(turn, history)
         if composed is not None and self._agent.budget is not None:
             turn, prompt = await self._weighed(turn, composed, history, prompt, len(shown))
         step = await self._override(run, turn, prompt, history)
@@ -90,7 +94,7 @@ class Preparation:
             model=step.model,
             prompt=prompt,
             run=run,
-            turn=step.turn or (turn if composed is not None else None),
+            turn=step.turn or (turn if is_new else None),
             seed=None if planting is None else planting.seed,
             active=step.active if catalog is None else None,
             context=turn.context,
@@ -109,10 +113,13 @@ class Preparation:
 
     def _model(self, turn: PreparedTurn) -> Model:
         """The model that speaks: the turn's, or the fallback that took the run over."""
-        fallbacks = self._agent.fallbacks
-        if self._request.model and fallbacks:
-            return fallbacks[min(self._request.model, len(fallbacks)) - 1]
+        if self._request.model and self._agent.fallbacks:
+            return fallback_of(self._agent, self._request.model)
         return model_of(self._agent, turn)
+
+    def _is_taken_over(self, turn: PreparedTurn) -> bool:
+        """Whether the turn was weighed for another model than the fallback that speaks now."""
+        return turn.context is not None and turn.weighed_for != self._request.model
 
     async def _load_run(self) -> RunContext | None:
         """The run, where something depends on it: what is prepared of it, attempts before this one."""
@@ -180,12 +187,11 @@ class Preparation:
     ) -> tuple[PreparedTurn, Prompt]:
         """The turn with its figures, and the prompt as it fits. Raises OversizedPromptError if none does."""
         budget = self._agent.budget or ContextBudget()
-        described = self._agent.described(turn.model)
         budgeting = Budgeting(
             budget,
             self._model(turn),
             self._counting(budget, turn),
-            window=None if described is None else described.context_window,
+            window=window_of(self._agent, turn, self._request.model),
         )
 
         async def render(left_out: Collection[str]) -> Prompt:
@@ -201,7 +207,7 @@ class Preparation:
         figures, prompt = await budgeting.decide(weighing, render)
         if not figures.may_be_sent:
             raise OversizedPromptError(figures)
-        return turn.model_copy(update={"context": figures}), prompt
+        return turn.model_copy(update={"context": figures, "weighed_for": self._request.model}), prompt
 
     def _marked(self, prompt: Prompt) -> Prompt:
         """The prompt with the marks of the agent's cache."""

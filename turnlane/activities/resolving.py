@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from turnlane.activities.asking import asked
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.activities.patience import Patience
+from turnlane.activities.providers.base import ProviderFailure
 from turnlane.agent.agent import Agent
 from turnlane.agent.model_choice import ModelContext, ModelQuestion, Preflight, needed_by
 from turnlane.agent.models import Model
-from turnlane.agent.registry import Capability
 from turnlane.records.admissions import Input
 from turnlane.records.errors import ModelRefusedError, PreflightFailedError, TurnlaneError
 from turnlane.records.messages import InputPart
+from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import PrepareAdmissions
 from turnlane.records.turns import PreparedTurn
 from turnlane.store.protocol import RunContext
@@ -32,7 +33,7 @@ async def preflight(
     would answer it cannot, and what the agent's own preflight raises, as a `TurnlaneError`."""
     if agent.models is not None and agent.resolve_model is None:
         key = request.model or agent.model_key
-        agent.models.preflight(key or "", (*_needed_by_tools(agent), *needed_by(parts)))
+        agent.models.preflight(key or "", (*agent.required, *needed_by(parts)))
     if agent.preflight is not None:
         await _ask(agent, agent.preflight, request, item, patience)
 
@@ -63,7 +64,7 @@ async def resolve_model(agent: Agent, run: RunContext) -> str | None:
         return None
     key = await _resolved(agent, run)
     try:
-        agent.models.preflight(key, _needed_by_tools(agent))
+        agent.models.preflight(key, agent.required)
     except ModelRefusedError as error:
         reason = error.details.get("reason")
         logger.error("run %s: the model of agent %s cannot be used: %s", run.run.id, agent.name, reason)
@@ -77,6 +78,37 @@ def model_of(agent: Agent, turn: PreparedTurn) -> Model:
         return agent.model_under(turn.model)
     except ModelRefusedError as error:
         raise ApplicationFailedError(error.code) from None
+
+
+def fallback_of(agent: Agent, number: int) -> Model:
+    """The fallback of this number, from 1. Raises ProviderFailure for one by key that cannot be used: the next one
+    takes over, or the run ends as with any model that there is not."""
+    given = agent.fallbacks[min(number, len(agent.fallbacks)) - 1]
+    if isinstance(given, Model):
+        return given
+    try:
+        if agent.models is None:
+            raise ModelRefusedError("the agent has no registry of models", key=given, reason="unknown-model")
+        return agent.models.preflight(given, agent.required).model
+    except ModelRefusedError as error:
+        code = str(error.details.get("reason")).replace("-", "_")
+        raise ProviderFailure(Failure(failure_class=FailureClass.MODEL_UNAVAILABLE, code=code)) from None
+
+
+def window_of(agent: Agent, turn: PreparedTurn, number: int) -> int | None:
+    """How many tokens the model takes that speaks: the turn's, or with a number that fallback. None if nobody says.
+
+    What the budget says is about the agent's models; a fallback may take less than that.
+    """
+    told = agent.budget.context_window if agent.budget is not None else None
+    if not number or not agent.fallbacks:
+        described = agent.described(turn.model)
+        return told if told is not None or described is None else described.context_window
+    given = agent.fallbacks[min(number, len(agent.fallbacks)) - 1]
+    key = given if isinstance(given, str) else agent.models.key_of(given) if agent.models is not None else None
+    described = agent.described(key) if key is not None else None
+    known = [size for size in (told, described.context_window if described else None) if size is not None]
+    return min(known, default=None)
 
 
 async def _resolved(agent: Agent, run: RunContext) -> str:
@@ -104,7 +136,3 @@ def _key_of(agent: Agent, answer: str | Model) -> str:
     if not isinstance(key, str):
         raise TypeError("resolve_model names a key, or a model of the registry")
     return key
-
-
-def _needed_by_tools(agent: Agent) -> tuple[Capability, ...]:
-    return ("tools",) if agent.has_tools else ()

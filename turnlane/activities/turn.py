@@ -17,7 +17,7 @@ from turnlane.agent.prompt import (
 )
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import SystemText
-from turnlane.records.turns import PreparedTurn
+from turnlane.records.turns import ContextDecision, ContextFigures, PreparedTurn
 from turnlane.store.protocol import RunContext
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,21 @@ async def compose_turn(agent: Agent, run: RunContext, estimate: Estimate | None)
     except Exception as error:
         _report("the prompt", agent, error)
         raise ApplicationFailedError("PROMPT_FAILED") from None
+
+
+def recomposed(turn: PreparedTurn) -> ComposedPrompt:
+    """The prompt of a turn as it was composed, by the figures that were kept of it: enough to weigh it again. Its
+    user instructions stand in the history by now."""
+    figures = turn.context or ContextFigures(decision=ContextDecision.UNAVAILABLE)
+    return ComposedPrompt(
+        instructions=turn.instructions,
+        sections=(),
+        user_instructions=(),
+        instruction_tokens=figures.instructions,
+        user_instruction_tokens=figures.user_instructions,
+        available_history_tokens=None,
+        decision=ContextDecision.UNAVAILABLE,
+    )
 
 
 def _context(run: RunContext) -> SectionContext:

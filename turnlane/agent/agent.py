@@ -18,12 +18,12 @@ from turnlane.agent.compaction import Compaction
 from turnlane.agent.context import ContextBudget
 from turnlane.agent.files import PersistFile
 from turnlane.agent.history import HistoryOptions
-from turnlane.agent.model_choice import Preflight, ResolveModel, check_choice
+from turnlane.agent.model_choice import Preflight, ResolveModel, check_choice, check_fallbacks
 from turnlane.agent.models import Model
 from turnlane.agent.prices import Prices
 from turnlane.agent.pricing import PriceList
 from turnlane.agent.prompt import AdaptInstructions, PromptSection
-from turnlane.agent.registry import ModelDescriptor, ModelRegistry
+from turnlane.agent.registry import Capability, ModelDescriptor, ModelRegistry
 from turnlane.agent.step_input import PrepareStep
 from turnlane.agent.stopping import StopCondition, StopPolicy, stop_policies
 from turnlane.agent.tools import RESERVED_TOOL_NAMES, Tool
@@ -70,7 +70,8 @@ class Agent:
     makes; without it they are blobs of the conversation. `approvals` are the rules for calls that wait for
     somebody's word.
 
-    `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again.
+    `fallbacks` are the models that take a step over, in order, when the one before them will not be tried again:
+    models, or keys of `models`.
     `stop_when` are conditions under which a run ends behind a round of tool calls; `accept` judges the answer of
     a run that would complete; `prepare_step` may change what a step sends.
 
@@ -103,7 +104,7 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
     persist_generated_file: PersistFile | None = None
     approvals: Approvals | None = None
-    fallbacks: Sequence[Model] = ()
+    fallbacks: Sequence[Model | str] = ()
     stop_when: Mapping[str, StopCondition] | Sequence[StopPolicy] = ()
     accept: Acceptance | None = None
     prepare_step: PrepareStep | None = None
@@ -131,6 +132,7 @@ class Agent:
         if self.idle_timeout is not None and self.idle_timeout <= 0:
             raise ValueError("idle_timeout is positive, or None for no deadline")
         check_choice(self.model, self.models, self.preflight, self.resolve_model)
+        check_fallbacks(self.fallbacks, self.models, self.required)
         if self.catalog is not None:
             check_catalog(self.catalog, self.tools, self.limits)
         names = [tool.name for tool in self.every_tool]
@@ -162,9 +164,9 @@ class Agent:
         return self.approvals
 
     @property
-    def has_tools(self) -> bool:
-        """Whether its model must be able to call tools."""
-        return bool(self.every_tool)
+    def required(self) -> tuple[Capability, ...]:
+        """What every model of it must be able to do."""
+        return ("tools",) if self.every_tool else ()
 
     @property
     def own_model(self) -> Model:
@@ -243,6 +245,6 @@ class Agent:
             queued_runs=self.limits.queued_runs,
             recent_receipts=self.limits.recent_receipts,
             judges=bool(self.stop_policies) or self.accept is not None or self.spend_limits is not None,
-            fallbacks=tuple(model.name[:128] for model in self.fallbacks),
+            fallbacks=tuple(each if isinstance(each, str) else each.name[:128] for each in self.fallbacks),
             compaction=self.compaction.facts if self.compaction is not None else None,
         )

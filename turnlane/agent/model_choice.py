@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from turnlane.agent.models import Model
@@ -54,6 +54,18 @@ def check_choice(
         raise ValueError("a key of a model needs a registry: give models=ModelRegistry(...)")
     if models is None and resolve is not None:
         raise ValueError("resolve_model names models of a registry: give models=ModelRegistry(...)")
+
+
+def check_fallbacks(
+    fallbacks: Sequence[Model | str], models: ModelRegistry | None, required: Collection[Capability]
+) -> None:
+    """Raise ValueError for a fallback by key that could never take over. One that is not available now may be later."""
+    for key in (each for each in fallbacks if isinstance(each, str)):
+        if models is None or key not in models:
+            raise ValueError(f"the fallback {key!r} is a key of no model: give models=ModelRegistry(...) that has it")
+        missing = models.descriptor(key).missing(required)
+        if missing:
+            raise ValueError(f"the fallback {key!r} lacks {', '.join(missing)}")
 
 
 def needed_by(parts: Iterable[InputPart]) -> tuple[Capability, ...]:

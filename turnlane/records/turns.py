@@ -87,7 +87,8 @@ class PreparedTurn(Payload):
 
     `instructions` are its system texts, in order; `model` is the key of the model that was resolved for
     it, None for the agent's own; `context` are the figures of its budget, if it has one. `overrides` are what
-    its steps changed, in their order. `surface` is its set of tools, for an agent that has several.
+    its steps changed, in their order. `surface` is its set of tools, for an agent that has several. `weighed_for` is
+    the fallback that the figures are for, 0 for the run's own model.
     """
 
     instructions: tuple[SystemText, ...] = ()
@@ -95,6 +96,7 @@ class PreparedTurn(Payload):
     context: ContextFigures | None = None
     overrides: tuple[StepOverride, ...] = ()
     surface: Name | None = None
+    weighed_for: int = 0
 
 
 class Seed(Payload):

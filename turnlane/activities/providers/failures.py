@@ -172,7 +172,13 @@ class FailureReader:
         body: object = getattr(error, "body", None)
         code, kind, message = _error_fields(body)
         failure = self._judged(response.status_code, code, kind, message)
-        return failure.model_copy(update={"retry_after_seconds": retry_after(response.headers, time.time())})
+        said_no = response.headers.get("x-should-retry") == "false"
+        return failure.model_copy(
+            update={
+                "retryable": failure.retryable and not said_no,
+                "retry_after_seconds": retry_after(response.headers, time.time()),
+            }
+        )
 
     def _judged(self, status: int | None, code: str | None, kind: str | None, message: str) -> Failure:
         failure_class = _classify(status, code, kind, message)
