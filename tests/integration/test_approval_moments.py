@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
@@ -12,11 +13,17 @@ from tests.integration.approval_stage import Till, asked, open_till, outputs, pe
 from tests.integration.play import Play, open_play, run_id
 from tests.integration.stage import BOUND, until
 from turnlane.activities import patience
-from turnlane.agent import ApprovalQuestion, ApprovalResponse, Approvals, ToolContext, tool
+from turnlane.agent import ApprovalQuestion, ApprovalResponse, Approvals, SpendLimits, ToolContext, tool
 from turnlane.client import Ticket
 from turnlane.records.approvals import RespondRequest
 from turnlane.records.base import JsonObject
-from turnlane.records.errors import AgentMismatchError, ApprovalDecidedError, InvalidInputError, PolicyFailedError
+from turnlane.records.errors import (
+    AgentMismatchError,
+    ApprovalDecidedError,
+    InvalidInputError,
+    PolicyFailedError,
+    TurnlaneError,
+)
 from turnlane.records.lane import LaneSettings
 from turnlane.records.messages import Role, ToolApprovalResponsePart
 from turnlane.records.runs import RunState, TerminalReason
@@ -243,3 +250,37 @@ async def test_a_hook_may_still_change_the_arguments_of_an_approved_call(
     await finished(play, await respond(play, "p1", True), 2)
 
     assert {"p1": "paid 1"} == await outputs(play)
+
+
+@pytest.mark.parametrize("limits", [{"conversation_tokens": 5}, {"conversation_cost": "1"}])
+async def test_without_a_budget_an_approved_call_is_made_and_no_model_is_called(
+    bench: Bench, serve: Serve, conversation: str, limits: dict[str, Any]
+) -> None:
+    play, till = await open_till(bench, serve, conversation, spend_limits=SpendLimits(**limits))
+    await asked(play)
+    with pytest.raises(TurnlaneError, match="budget"):
+        await play.submit("more")
+    result = await (await respond(play, "p1", True)).result(BOUND)
+
+    assert (TerminalReason.POLICY_STOP, {"pay": 1}, {"p1": "paid 5"}) == (
+        result.reason,
+        dict(till.made),
+        await outputs(play),
+    )
+    assert 1 == len(play.stage.calls)
+
+
+async def test_a_step_that_asks_as_much_as_it_may_stays_within_what_a_history_takes(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play, till = await open_till(bench, serve, conversation, approvals=Approvals(expires_after=3600.0))
+    ids = ["\u540d" * 190 + str(number) for number in range(128)]
+    await asked(play, *((call_id, "ship", "{}") for call_id in ids))
+    waiting = await play.client.pending_approvals(conversation, limit=200)
+    parts = [ToolApprovalResponsePart(approval_id=each.approval_id, approved=True) for each in waiting]
+    ticket = await play.client.submit(conversation, parts, role=Role.TOOL)
+    reason = await finished(play, ticket, 2)
+    history = await play.lane.fetch_history()
+
+    assert (128, TerminalReason.SUCCESS, {"ship": 128}) == (len(waiting), reason, dict(till.made))
+    assert 128 * 1024 > max(event.ByteSize() for event in history.events)

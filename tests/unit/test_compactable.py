@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -299,3 +299,34 @@ def test_keeping_more_compacts_no_more(history: tuple[list[Message], list[Run]],
     fewer = select_compactable_history(messages, keep_recent_turns=keep, runs=runs)
 
     assert more.compactable == fewer.compactable[: len(more.compactable)]
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "now", "expected"),
+    [
+        (NOW, NOW, True),
+        (NOW, NOW - timedelta(microseconds=1), False),
+        (NOW, None, False),
+        (None, NOW, False),
+    ],
+)
+def test_a_question_that_lapsed_leaves_nothing_open(
+    expires_at: datetime | None, now: datetime | None, expected: bool
+) -> None:
+    question = ASKED.model_copy(update={"expires_at": expires_at})
+    history = [*turn(1, CALL, question), *turn(2)]
+
+    selected = select_compactable_history(history, keep_recent_turns=0, now=now)
+
+    assert (4 if expected else 0) == len(selected.compactable)
+
+
+def test_a_question_that_was_answered_in_time_is_open_until_its_call_is_made() -> None:
+    question = ASKED.model_copy(update={"expires_at": NOW})
+    answered = message("answer", Role.TOOL, ToolApprovalResponsePart(approval_id="approval-1", approved=True))
+
+    between = turn(2)
+
+    selected = select_compactable_history([*turn(1, CALL, question), *between, answered], keep_recent_turns=0, now=NOW)
+
+    assert () == selected.compactable

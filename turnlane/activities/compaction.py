@@ -127,6 +127,7 @@ class _Attempt:
                 keep_recent_turns=self._compaction.keep_recent_turns,
                 runs=snapshot.runs,
                 failed_assistant=self._agent.history.failed_assistant,
+                now=utc_now(),
             )
             if not self._request.force and not await self._is_due(snapshot):
                 return CompactOutcome(end=AttemptEnd.NOT_NEEDED)

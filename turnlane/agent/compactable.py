@@ -6,10 +6,11 @@ Pure: the same history gives the same choice. System texts go with the turns tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from itertools import takewhile
 from typing import NamedTuple
 
-from turnlane.agent.turns import group_turns
+from turnlane.agent.turns import group_turns, lapsed_questions
 from turnlane.records.messages import FailedAssistant, Message, Role
 from turnlane.records.runs import Run
 
@@ -33,12 +34,14 @@ def select_compactable_history(
     keep_recent_turns: int,
     runs: Iterable[Run] = (),
     failed_assistant: FailedAssistant = "omit",
+    now: datetime | None = None,
 ) -> CompactableHistory:
     """Divide a history, as a `Snapshot` has it, for a compaction that keeps the last complete turns.
 
     The first turn that is open ends what may be compacted: one whose run is active, that has no answer, or
     whose answer has a call without a result. `keep_recent_turns` counts back from there; 0 keeps none. An
-    answer that the model never hears (superseded, or failed unless it is told `marked`) leaves nothing open.
+    answer that the model never hears (superseded, or failed unless it is told `marked`) leaves nothing open,
+    nor does a question that nobody answered until it lapsed, if `now` is given.
     `compactable + retained` is everything but the leading summary, in order. Raises TypeError for a
     `keep_recent_turns` that is no integer, ValueError for one below 0.
     """
@@ -47,7 +50,10 @@ def select_compactable_history(
     rest = messages[1:] if leading is not None else messages
     active = _messages_of_active(runs)
     turns = [turn for turn in group_turns(rest) if not turn.is_beside]
-    settled = list(takewhile(lambda turn: turn.is_settled(failed_assistant) and active.isdisjoint(turn.ids), turns))
+    lapsed = lapsed_questions(rest, now)
+    settled = list(
+        takewhile(lambda turn: turn.is_settled(failed_assistant, lapsed) and active.isdisjoint(turn.ids), turns)
+    )
     old = settled[: max(len(settled) - keep_recent_turns, 0)]
     size = [message.id for message in rest].index(old[-1].ids[-1]) + 1 if old else 0
     return CompactableHistory(leading, tuple(rest[:size]), tuple(rest[size:]), len(settled))

@@ -9,14 +9,17 @@ apart. A budget leaves out turns, and a compaction replaces them, by this one gr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from turnlane.records.messages import (
     FailedAssistant,
     Message,
     MessageStatus,
     Role,
+    ToolApprovalRequestPart,
+    ToolApprovalResponsePart,
     ToolCallPart,
     ToolResultPart,
     is_speakable,
@@ -38,15 +41,23 @@ class Turn:
         """The ids of its messages, in order."""
         return [message.id for message in self.messages]
 
-    def is_settled(self, failed_assistant: FailedAssistant = "omit") -> bool:
+    def is_settled(self, failed_assistant: FailedAssistant = "omit", lapsed: Set[str] = frozenset()) -> bool:
         """Whether it has an answer, all of it has ended, and no call of what is heard of it lacks its result.
 
-        An answer that failed, or was superseded, ends its turn like any other.
+        An answer that failed, or was superseded, ends its turn like any other; `lapsed` are approvals that can be
+        answered no more: their calls lack nothing.
         """
         answers = [message for message in self.messages if message.role is Role.ASSISTANT]
         if not answers or any(message.status is MessageStatus.STREAMING for message in answers):
             return False
-        return not _has_open_call(answer for answer in answers if is_speakable(answer.status, failed_assistant))
+        heard = [answer for answer in answers if is_speakable(answer.status, failed_assistant)]
+        return _open_calls(heard) <= self._lapsed_calls(lapsed)
+
+    def _lapsed_calls(self, lapsed: Set[str]) -> set[str]:
+        parts = (part for message in self.messages for part in message.parts)
+        return {
+            part.call_id for part in parts if isinstance(part, ToolApprovalRequestPart) and part.approval_id in lapsed
+        }
 
     def is_complete(self, failed_assistant: FailedAssistant = "omit") -> bool:
         """Whether it is settled, and somebody asked for it."""
@@ -77,12 +88,21 @@ def group_turns(messages: Sequence[Message]) -> list[Turn]:
     return turns
 
 
-def _has_open_call(answers: Iterable[Message]) -> bool:
-    """Whether a call lacks its result. An id may be used again once it is answered."""
+def lapsed_questions(messages: Iterable[Message], now: datetime | None) -> set[str]:
+    """The approvals that nobody answered, anywhere in a history, until they lapsed: nothing will come of them."""
+    parts = [part for message in messages for part in message.parts]
+    answered = {part.approval_id for part in parts if isinstance(part, ToolApprovalResponsePart)}
+    asked = (part for part in parts if isinstance(part, ToolApprovalRequestPart))
+    due = {part.approval_id for part in asked if now and part.expires_at and part.expires_at <= now}
+    return due - answered
+
+
+def _open_calls(answers: Iterable[Message]) -> set[str]:
+    """The calls that lack a result. An id may be used again once it is answered."""
     owed: Counter[str] = Counter()
     for part in (part for answer in answers for part in answer.parts):
         if isinstance(part, ToolCallPart):
             owed[part.call_id] += 1
         elif isinstance(part, ToolResultPart):
             owed[part.call_id] -= 1
-    return any(count > 0 for count in owed.values())
+    return {call_id for call_id, count in owed.items() if count > 0}
