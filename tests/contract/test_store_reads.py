@@ -183,6 +183,14 @@ async def test_another_tenants_conversation_answers_as_an_unknown_one(lane: Lane
     assert [1, 0] == [len((await store.list_conversations(tenant=tenant)).items) for tenant in ("mine", "other")]
 
 
+async def test_another_tenants_blob_is_not_there(lane: Lane) -> None:
+    await lane.answer("a", tenant="mine")
+    blob = await lane.store.put_blob(lane.conversation_id, b"[]", "application/json", lane.clock())
+    found = [await lane.store.get_blob(lane.conversation_id, blob.id, tenant=name) for name in ("mine", None, "other")]
+
+    assert [b"[]", b"[]", None] == found
+
+
 async def answers(store: SqlStore, here: str, tenant: str | None, *, called: str | None = None) -> list[object]:
     """What every read answers; `called` renames the conversation in the answers."""
     snapshot = await store.load_snapshot(here, tenant=tenant)

@@ -53,9 +53,10 @@ class Reading:
             conversation_id, limit=limit, cursor=cursor, include_compacted=include_compacted, tenant=tenant
         )
 
-    async def read_blob(self, conversation_id: str, reference: str) -> bytes | None:
+    async def read_blob(self, conversation_id: str, reference: str, *, tenant: str | None = None) -> bytes | None:
         """What a reference such as `blob:...` stands for: a file, or all of a tool's output that was cut."""
-        return await self._reads_of(conversation_id).get_blob(conversation_id, blob_of(reference) or reference)
+        reads = self._reads_of(conversation_id)
+        return await reads.get_blob(conversation_id, blob_of(reference) or reference, tenant=tenant)
 
     async def runs(self, conversation_id: str, *, tenant: str | None = None) -> tuple[Run, ...]:
         """The active runs, in queue order."""

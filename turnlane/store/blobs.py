@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select, update
 from turnlane.records.admissions import BlobRef
 from turnlane.records.files import blob_id_of
 from turnlane.store.protocol import StoredBlob
+from turnlane.store.reads import find_visible
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow
 from turnlane.store.work import refuse_purged
@@ -38,8 +39,10 @@ def put_blob(connection: Connection, conversation_id: str, data: bytes, media_ty
     return blob
 
 
-def get_blob(connection: Connection, conversation_id: str, blob_id: str) -> bytes | None:
+def get_blob(connection: Connection, conversation_id: str, blob_id: str, tenant: str | None = None) -> bytes | None:
     """Return a blob's content, if it is there."""
+    if tenant is not None and find_visible(connection, conversation_id, tenant) is None:
+        return None
     where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id == blob_id)
     data: bytes | None = connection.execute(select(BLOB.c.data).where(*where)).scalar()
     return data

@@ -413,8 +413,8 @@ class LaneStore(Protocol):
         """Keep content under an id derived from its digest. Refused on a purged conversation."""
         ...
 
-    async def get_blob(self, conversation_id: str, blob_id: str) -> bytes | None:
-        """Return a blob's content."""
+    async def get_blob(self, conversation_id: str, blob_id: str, *, tenant: str | None = None) -> bytes | None:
+        """Return a blob's content; with a `tenant`, only of a conversation of its own."""
         ...
 
     async def find_blobs(self, conversation_id: str, blob_ids: Sequence[str]) -> dict[str, StoredBlob]:

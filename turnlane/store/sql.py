@@ -266,8 +266,10 @@ class SqlStore:
             lambda connection: blobs.put_blob(connection, conversation_id, data, media_type, now)
         )
 
-    async def get_blob(self, conversation_id: str, blob_id: str) -> bytes | None:
-        return await self._database.read(lambda connection: blobs.get_blob(connection, conversation_id, blob_id))
+    async def get_blob(self, conversation_id: str, blob_id: str, *, tenant: str | None = None) -> bytes | None:
+        return await self._database.read(
+            lambda connection: blobs.get_blob(connection, conversation_id, blob_id, tenant)
+        )
 
     async def find_blobs(self, conversation_id: str, blob_ids: Sequence[str]) -> dict[str, StoredBlob]:
         return await self._database.read(lambda connection: blobs.find_blobs(connection, conversation_id, blob_ids))
