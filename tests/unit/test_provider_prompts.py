@@ -10,8 +10,14 @@ from pydantic import JsonValue
 from tests.unit.recorded import call, result, text
 from turnlane.activities.providers.anthropic_fields import anthropic_fields, binds_thinking
 from turnlane.activities.providers.anthropic_prompt import anthropic_request
+from turnlane.activities.providers.base import ReasoningEnd
 from turnlane.activities.providers.openai_chat import chat_request
-from turnlane.activities.providers.openai_responses import responses_request
+from turnlane.activities.providers.openai_responses import (
+    FAILURES,
+    ResponsesDecoder,
+    responses_origin,
+    responses_request,
+)
 from turnlane.agent import AnthropicModel, OpenAIChatModel, OpenAIModel
 from turnlane.records.base import JsonObject, ProviderEnvelope
 from turnlane.records.messages import ReasoningPart
@@ -94,6 +100,26 @@ def test_reasoning_is_sent_with_what_it_led_to_or_not_at_all() -> None:
     )
     assert ["rs_2", "function_call"] == items(reasoning("rs_1"), reasoning("rs_2"), call("1"))
     assert ["function_call"] == items(thinking("hm"), call("1"), reasoning("rs_1"))
+
+
+def test_encrypted_reasoning_goes_back_to_the_address_and_account_that_gave_it_out() -> None:
+    item: JsonObject = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    own = OpenAIModel(name="m")
+    azure = OpenAIModel(name="m", base_url="https://a.example/openai/v1", api_key_env="AZURE_KEY")
+    other = OpenAIModel(name="m", api_key_env="OTHER_KEY")
+
+    def is_sent(at: OpenAIModel, to: OpenAIModel) -> bool:
+        decoder = ResponsesDecoder(FAILURES, 0, responses_origin(at))
+        ended = [part for part in decoder.feed({"type": "response.output_item.done", "item": item})][-1]
+        assert isinstance(ended, ReasoningEnd)
+        said = assistant(ReasoningPart(text="", provider=ended.provider), call("1"))
+        return "rs_1" in str(responses_request(to, Prompt(messages=(HI, said, DONE))))
+
+    models = (own, azure, other)
+    assert [(True, False, False), (False, True, False), (False, False, True)] == [
+        tuple(is_sent(at, to) for to in models) for at in models
+    ]
+    assert None is responses_origin(own)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,12 @@ JsonObject = Annotated[dict[str, JsonValue], BeforeValidator(clean_json), AfterV
 
 
 class ProviderEnvelope(Record):
-    """Opaque evidence of one provider, carried back to that provider and to nobody else."""
+    """Opaque evidence of one provider, carried back to that provider and to nobody else.
+
+    `origin` tells its accounts and addresses apart, for a provider that reads back only what it gave out there.
+    """
 
     schema_version: Annotated[int, Field(gt=0)] = 1
     provider: Name
     data: JsonObject
+    origin: Name | None = None

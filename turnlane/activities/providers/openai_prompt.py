@@ -110,25 +110,28 @@ def chat_tools(prompt: Prompt) -> list[Item]:
     ]
 
 
-def responses_items(prompt: Prompt) -> list[Item]:
-    """Return the input items of a Responses call. Reasoning stays directly before what it led to."""
-    return [item for message in prompt.messages for item in _items(message)]
+def responses_items(prompt: Prompt, origin: str | None = None) -> list[Item]:
+    """Return the input items of a Responses call. Reasoning stays directly before what it led to.
+
+    What was given out elsewhere than at `origin` stays here.
+    """
+    return [item for message in prompt.messages for item in _items(message, origin)]
 
 
-def _items(message: PromptMessage) -> Iterator[Item]:
+def _items(message: PromptMessage, origin: str | None) -> Iterator[Item]:
     if message.speaker is Speaker.USER:
         content = [_input_content(part) for part in message.parts if _is_said(part)]
         if content:
             yield {"type": "message", "role": "user", "content": content}
         return
-    items = [item for part in text_first(message.parts) if (item := _item(part)) is not None]
+    items = [item for part in text_first(message.parts) if (item := _item(part, origin)) is not None]
     for item, led_to in zip(items, [*items[1:], None], strict=True):
         # Reasoning and what it led to go together: alone, it is refused.
         if item["type"] != "reasoning" or (led_to is not None and led_to["type"] != "reasoning"):
             yield item
 
 
-def _item(part: PromptPart) -> Item | None:
+def _item(part: PromptPart, origin: str | None) -> Item | None:
     if isinstance(part, TextPart):
         content = [{"type": "output_text", "text": part.text, "annotations": []}]
         return {"type": "message", "role": "assistant", "content": content} if part.text.strip() else None
@@ -141,12 +144,12 @@ def _item(part: PromptPart) -> Item | None:
         }
     if isinstance(part, ToolResultPart):
         return {"type": "function_call_output", "call_id": wire_id(part.call_id), "output": result_text(part)}
-    return _reasoning(part) if isinstance(part, ReasoningPart) else None
+    return _reasoning(part, origin) if isinstance(part, ReasoningPart) else None
 
 
-def _reasoning(part: ReasoningPart) -> Item | None:
+def _reasoning(part: ReasoningPart, origin: str | None) -> Item | None:
     """The item as it came. Nothing is stored at the provider, so one without its encrypted content is lost."""
-    item = replayable(part, "openai")
+    item = replayable(part, "openai", origin)
     if item is None or item.get("type") != "reasoning":
         return item
     if not item.get("encrypted_content"):

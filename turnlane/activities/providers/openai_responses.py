@@ -30,8 +30,8 @@ from turnlane.activities.providers.openai_clients import open_client, openai_fai
 from turnlane.activities.providers.openai_prompt import responses_items, responses_tools
 from turnlane.activities.providers.wire import TIMEOUT, Decoder, run_call
 from turnlane.activities.providers.wording import extra_fields
-from turnlane.agent.models import Model
-from turnlane.records.base import ProviderEnvelope
+from turnlane.agent.models import Model, OpenAIModel
+from turnlane.records.base import ProviderEnvelope, digest
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import Usage, counters_of
@@ -61,7 +61,8 @@ class OpenAIResponsesProvider:
         body = responses_request(model, request.prompt)
         extra = extra_fields(model, request.prompt, body)
         call = create(**body, extra_body=extra or None, timeout=TIMEOUT)
-        async with aclosing(run_call(call, ResponsesDecoder(FAILURES, request.step))) as parts:
+        decoder = ResponsesDecoder(FAILURES, request.step, responses_origin(model))
+        async with aclosing(run_call(call, decoder)) as parts:
             async for part in parts:
                 yield part
 
@@ -74,7 +75,7 @@ def responses_request(model: Model, prompt: Prompt) -> dict[str, Any]:
     """Return the body of a Responses call; `model.extra` is laid over it by the adapter."""
     body: dict[str, Any] = {
         "model": model.name,
-        "input": responses_items(prompt),
+        "input": responses_items(prompt, responses_origin(model)),
         "stream": True,
         "store": False,
     }
@@ -90,11 +91,21 @@ def responses_request(model: Model, prompt: Prompt) -> dict[str, Any]:
     return body
 
 
-class ResponsesDecoder(Decoder):
-    """Reads the events of one response."""
+def responses_origin(model: Model) -> str | None:
+    """Where a model's reasoning was encrypted: None at OpenAI's own address with the usual key, else a digest.
 
-    def __init__(self, failures: FailureReader, step: int) -> None:
+    No other account, region or server can read it, and one that is sent it refuses the whole request.
+    """
+    place = (model.base_url, model.api_key_env)
+    return None if place == (None, OpenAIModel.api_key_env) else digest(place)
+
+
+class ResponsesDecoder(Decoder):
+    """Reads the events of one response; what it must send back is marked with its `origin`."""
+
+    def __init__(self, failures: FailureReader, step: int, origin: str | None = None) -> None:
         super().__init__(failures)
+        self._origin = origin
         self._step = step
         self._usage: Usage | None = None
         self._id: str | None = None
@@ -205,13 +216,16 @@ class ResponsesDecoder(Decoder):
             case "reasoning":
                 yield from self._open(index)
                 self._open_reasoning.discard(index)
-                yield ReasoningEnd(provider=_envelope(item) if item.get("encrypted_content") else None)
+                yield ReasoningEnd(provider=self._envelope(item) if item.get("encrypted_content") else None)
             case "function_call":
                 yield self._call(item)
             case "image_generation_call" if item.get("result"):
                 yield _generated_image(item)
             case _:
-                yield Opaque(_envelope(item))
+                yield Opaque(self._envelope(item))
+
+    def _envelope(self, item: dict[str, Any]) -> ProviderEnvelope:
+        return ProviderEnvelope(provider=PROVIDER, data=item, origin=self._origin)
 
     def _call(self, item: dict[str, Any]) -> ToolCall:
         call_id = item.get("call_id") or f"call_{self._step}_{len(self._calls)}"
@@ -229,7 +243,3 @@ def _generated_image(item: dict[str, Any]) -> GeneratedFile:
     """The image of a finished generation. The item itself is not kept: it is the image in base64."""
     kind = item.get("output_format") or "png"
     return GeneratedFile(data=base64.b64decode(item["result"]), media_type=f"image/{kind}")
-
-
-def _envelope(item: dict[str, Any]) -> ProviderEnvelope:
-    return ProviderEnvelope(provider=PROVIDER, data=item)

@@ -71,10 +71,12 @@ def result_text(part: ToolResultPart) -> str:
     return text if text.strip() else EMPTY_OUTPUT
 
 
-def replayable(part: PromptPart, provider: str) -> dict[str, Any] | None:
+def replayable(part: PromptPart, provider: str, origin: str | None = None) -> dict[str, Any] | None:
     """What must go back to `provider` with this reasoning, as it came; None for anybody else's."""
     envelope = getattr(part, "provider", None)
-    return dict(envelope.data) if envelope is not None and envelope.provider == provider else None
+    if envelope is None or (envelope.provider, envelope.origin) != (provider, origin):
+        return None
+    return dict(envelope.data)
 
 
 def web_url(part: PromptFile) -> str | None:
