@@ -15,7 +15,9 @@ from turnlane.activities.seeding import SEED_KEY, seed_id
 from turnlane.agent import (
     Agent,
     AnthropicModel,
+    Compaction,
     ContextBudget,
+    ConversationSummary,
     CountSource,
     ModelDescriptor,
     ModelRegistry,
@@ -24,6 +26,7 @@ from turnlane.agent import (
     PromptSection,
     ProviderCounter,
     SectionContext,
+    SummaryContext,
     SystemText,
     TextCounter,
     TokenCount,
@@ -421,6 +424,30 @@ async def test_the_oldest_turns_are_left_out_until_the_rest_fits(bench: Bench, s
     last = await figures(play)
     assert ("fits", 9, 2, 5) == (last["decision"], last["history"], last["removed"], last["kept"])
     assert 8 == len(await play.messages())
+
+
+async def test_a_summary_takes_room_and_user_instructions_that_it_replaced_do_not_come_back(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    async def summarize(context: SummaryContext) -> ConversationSummary:
+        return ConversationSummary(goal="five words of a goal")
+
+    play = await open_play(
+        bench,
+        serve,
+        conversation,
+        prompt=[PromptSection(name="who", role="user", render="I am Ada.")],
+        compaction=Compaction(turns=2, summarize=summarize, render=lambda summary: "five words of a summary"),
+        budget=by_words(12, oversize="select"),
+    )
+    await tell(play, "A", "B", "C")
+    compacted = await figures(play)
+    await tell(play, "D")
+
+    assert ("fits", 10) == (compacted["decision"], compacted["history"])
+    assert [("user", "B"), ("assistant", "answer to B"), ("user", "C")] == play.stage.calls[2].heard
+    assert [("user", "C"), ("assistant", "answer to C"), ("user", "D")] == play.stage.calls[3].heard
+    assert all("I am Ada." not in str(call.heard) for call in play.stage.calls[2:])
 
 
 async def test_what_was_left_out_stays_out_at_every_step_of_the_run(

@@ -39,14 +39,20 @@ class OversizedPromptError(Exception):
 class Weighing:
     """What is weighed: the composed instructions, the messages of the history, and the prompt made of both.
 
-    The first `planted` of the messages are user instructions that this run plants.
+    The first `planted` of the messages are user instructions that this run plants, and the first `own` of the
+    system texts its instructions: what is behind them is carried by the history (a summary, say) and counts with it.
     """
 
     composed: ComposedPrompt
     records: Sequence[Message]
     prompt: Prompt
     planted: int = 0
+    own: int = 0
     failed_assistant: FailedAssistant = "omit"
+
+    def history(self, prompt: Prompt, planted: int = 0) -> Prompt:
+        """What of a prompt is the history, without the messages that are planted."""
+        return Prompt(system=prompt.system[self.own :], messages=prompt.messages[planted:])
 
 
 class Budgeting:
@@ -61,14 +67,15 @@ class Budgeting:
 
     async def decide(self, weighing: Weighing, render: Render) -> tuple[ContextFigures, Prompt]:
         """Return the figures and the prompt to send. Figures that are not `may_be_sent` forbid the call."""
-        messages = weighing.prompt.messages
-        history = await self._counting.messages(messages[weighing.planted :])
+        history = await self._counting.history(weighing.history(weighing.prompt, weighing.planted))
         before = weighing.composed.weighed(await self._prompt_budget(weighing.prompt, history))
         figures = _figures(before.finalize_seed(weighing.planted > 0), history)
         free = before.available_history_tokens
         if self._budget.oversize != "select" or figures.may_be_sent or free is None or free < 0:
             return figures, weighing.prompt
-        whole = history if not weighing.planted else await self._counting.messages(messages)
+        whole = history
+        if weighing.planted:
+            whole = await self._counting.history(weighing.history(weighing.prompt))
         return await self._selected(weighing, render, figures, free, whole)
 
     async def _selected(
@@ -85,7 +92,7 @@ class Budgeting:
                 estimate_message=lambda message: estimate[message.id],
             )
             prompt = await render(_evicted(selection))
-            left = await self._counting.messages(prompt.messages)
+            left = await self._counting.history(weighing.history(prompt))
             figures = _after_cut(figures, selection, free, left)
             if figures.may_be_sent or selection.outcome is SelectionOutcome.OVERSIZED or left.known is None:
                 break

@@ -40,9 +40,9 @@ class Counting:
         """The size of a text of the instructions; nothing is 0."""
         return await self._counted(Prompt(system=(text,))) if text.strip() else computed_count(0)
 
-    async def messages(self, messages: tuple[PromptMessage, ...]) -> TokenCount:
-        """The size of a conversation; none is 0."""
-        return await self._counted(Prompt(messages=messages)) if messages else computed_count(0)
+    async def history(self, told: Prompt) -> TokenCount:
+        """The size of a conversation, with the system texts that it carries; nothing is 0."""
+        return await self._counted(told) if told.messages or told.system else computed_count(0)
 
     async def tools(self, tools: tuple[ToolSpec, ...]) -> TokenCount:
         """The size of the tools on offer: as the budget says, or counted."""

@@ -202,6 +202,7 @@ class Preparation:
             records=[item.message for item in history],
             prompt=prompt,
             planted=planted,
+            own=len(spoken(instructions_of(turn, self._request.fence.step))),
             failed_assistant=self._agent.history.failed_assistant,
         )
         figures, prompt = await budgeting.decide(weighing, render)
