@@ -257,6 +257,25 @@ async def test_reasoning_and_the_calls_that_it_led_to_are_kept_or_left_out_toget
     assert heard == [text for who, text in said(opened.bodies[1]) if who == "assistant"][:3]
 
 
+async def test_what_was_thought_between_calls_goes_back_between_them(talk: Open) -> None:
+    @tool
+    async def note() -> str:
+        return "noted"
+
+    calls = ToolCalls([ToolUse("note"), ToolUse("note")], reasoning="hm", text="Two notes.", between="and")
+    opened = await talk(AnthropicModel, calls, Pass("Done."), Pass("ok"), tools=[note], extra=THINKING)
+    await opened.turn("go")
+    await opened.turn("hi")
+
+    kinds = ["thinking", "text", "tool_use", "thinking", "tool_use"]
+    for body in opened.bodies[1:]:
+        answer = body["messages"][1]["content"]
+        assert (kinds, ["hm", "and"]) == (
+            [block["type"] for block in answer],
+            [block["thinking"] for block in answer if block["type"] == "thinking"],
+        )
+
+
 # --- tried again -----------------------------------------------------------------------------------
 
 

@@ -70,6 +70,7 @@ class Content:
     chunks: int = 1
     reasoning: Reasoning | None = None
     calls: tuple[ToolUse, ...] = ()
+    between: Reasoning | None = None
     fragments: int = 2
     interleaved: bool = False
     same_index: bool = False
@@ -105,7 +106,8 @@ class ToolCalls(_Answer):
     """Ask for tool calls, each call's arguments in `fragments` pieces.
 
     `interleaved` mixes the fragments of parallel calls; `same_index` gives every call index 0, as some
-    Chat Completions gateways do (the other protocols ignore it).
+    Chat Completions gateways do (the other protocols ignore it). `between` is thought before each call but the
+    first, where a protocol has that (Anthropic's).
     """
 
     calls: Sequence[ToolUse]
@@ -114,6 +116,7 @@ class ToolCalls(_Answer):
     fragments: int = 2
     interleaved: bool = False
     same_index: bool = False
+    between: str | None = None
 
     def content(self) -> Content:
         return Content(
@@ -124,6 +127,7 @@ class ToolCalls(_Answer):
             fragments=self.fragments,
             interleaved=self.interleaved,
             same_index=self.same_index,
+            between=None if self.between is None else Reasoning(self.between),
             ending=Ending.TOOLS,
             usage=self.usage,
         )

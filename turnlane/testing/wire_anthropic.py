@@ -38,9 +38,9 @@ class MessagesWire:
     def events(self, content: Content, asked: Asked) -> Iterator[SseEvent]:
         yield _event("message_start", message=_message(content, asked))
         yield self.ping()
-        blocks = [*_spoken(content), *_called(content, asked)]
-        spoken = len(blocks) - len(content.calls)
-        streams = [list(block.events(index)) for index, block in enumerate(blocks)]
+        said = list(_spoken(content))
+        spoken = len(said)
+        streams = [list(block.events(index)) for index, block in enumerate([*said, *_called(content, asked)])]
         yield from mixed(streams[:spoken], interleaved=False)
         yield from mixed(streams[spoken:], content.interleaved)
         yield _event("message_delta", delta=_ending(content), **_final_usage(content))
@@ -96,6 +96,8 @@ def _thinking(reasoning: Reasoning) -> _Block:
 
 def _called(content: Content, asked: Asked) -> Iterator[_Block]:
     for position, call in enumerate(content.calls):
+        if position and content.between is not None:
+            yield _thinking(content.between)
         cut = content.cut_call and position == len(content.calls) - 1
         yield _tool_use(call, f"toolu_{asked.number}_{position}", content.fragments, cut)
 
