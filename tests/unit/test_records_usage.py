@@ -169,6 +169,17 @@ def test_raw_counters_are_the_providers_numbers_and_nothing_else() -> None:
     assert {"input": 3, "cost": 0.25, "details": {"cached": 0}} == counted
 
 
+def test_currencies_that_differ_lack_no_price_in_whichever_order_they_come() -> None:
+    orders = [(0.25, "USD"), (0.25, "USD"), (1.0, "EUR")], [(0.25, "USD"), (1.0, "EUR"), (0.25, "USD")]
+    one, two = (total(*(step(1, cost(*each)) for each in order)) for order in orders)
+
+    assert one == two
+    assert (False, [("EUR", 1.0), ("USD", 0.5)]) == (
+        one.lacks_price,
+        [(known.currency, known.value) for known in one.known_costs],
+    )
+
+
 FIGURES = st.none() | st.just(UNAVAILABLE) | st.integers(0, 1000).map(tokens)
 USAGES = st.builds(
     Usage,

@@ -91,9 +91,9 @@ class Usage(Record):
 
     @property
     def lacks_price(self) -> bool:
-        """Whether the cost is unknown for another reason than that an attempt was cut."""
+        """Whether the cost is unknown for another reason than that an attempt was cut, or that currencies differ."""
         is_known = self.cost is not None and self.cost.value is not None
-        return not is_known and (self.unpriced or not self.partial)
+        return not is_known and (self.unpriced or not (self.partial or self.known_costs))
 
     @property
     def lacks_count(self) -> bool:
