@@ -15,6 +15,7 @@ from turnlane.records.messages import (
     ControlReason,
     MessageStatus,
     TextPart,
+    ToolCallPart,
     ToolOutcome,
     ToolResultPart,
 )
@@ -234,6 +235,22 @@ async def test_a_last_step_whose_run_did_not_end_is_made_again_in_its_place(lane
 
     assert opened.progress is not None
     assert (0, 2) == (opened.progress.step, opened.progress.attempt)
+
+
+@pytest.mark.parametrize("reason", [TerminalReason.ABANDONED, TerminalReason.INTERRUPTED, TerminalReason.CANCELLED])
+async def test_the_calls_of_an_attempt_that_never_ended_are_closed_with_its_run(
+    lane: Lane, reason: TerminalReason
+) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence)
+    await lane.checkpoint(fence, *(ToolCallPart(call_id=name, tool_name="look", input={}) for name in ("c1", "c2")))
+    if reason is TerminalReason.CANCELLED:
+        await lane.apply(lane.requeue("run-a"))
+    await lane.apply(lane.settle("run-a", reason))
+    parts = (await lane.store.load_snapshot(lane.conversation_id)).messages[-1].parts
+
+    results = [(part.call_id, part.outcome) for part in parts if isinstance(part, ToolResultPart)]
+    assert [("c1", ToolOutcome.INTERRUPTED), ("c2", ToolOutcome.INTERRUPTED)] == results
 
 
 async def test_a_token_that_does_not_grow_is_refused(lane: Lane) -> None:

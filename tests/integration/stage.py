@@ -65,6 +65,10 @@ class ModelCall:
             self._parts.put_nowait(ToolCall(call_id, name, arguments))
         self._parts.put_nowait(Finish(FinishReason.TOOL_CALLS))
 
+    def ask(self, call_id: str, name: str, arguments: str = "{}") -> None:
+        """Ask for a tool call, and do not end yet."""
+        self._parts.put_nowait(ToolCall(call_id, name, arguments))
+
     def answer(self, text: str = "", finish: FinishReason = FinishReason.STOP) -> None:
         """Say `text` and end."""
         if text:

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.approval_stage import Till, asked, open_till, outputs, pending, respond
 from tests.integration.play import Play, current, open_play, run_id
-from tests.integration.stage import BOUND, until
+from tests.integration.stage import BOUND, HeldStore, until
 from turnlane.agent import Compaction, PolicyContext, SummaryContext, Tool, ToolContext, tool
 from turnlane.client import Ticket
 from turnlane.records.admissions import Policy
@@ -89,7 +89,8 @@ async def open_calls(play: Play) -> list[str]:
 
 async def outcome_of(play: Play, call_id: str) -> ToolOutcome:
     """How a call came out."""
-    parts = [part for message in await play.messages() for part in message.parts]
+    everything = (await play.client.messages(play.conversation, include_compacted=True)).items
+    parts = [part for message in everything for part in message.parts]
     (found,) = [part.outcome for part in parts if isinstance(part, ToolResultPart) and part.call_id == call_id]
     return found
 
@@ -295,6 +296,45 @@ async def test_a_conversation_with_a_waiting_call_is_purged_only_when_that_has_e
     assert () == await play.store.load_entries(conversation, "conversation")
 
 
+@pytest.mark.parametrize("how", ["abandoned", "interrupted"])
+async def test_a_call_in_an_answer_that_never_ended_is_closed_with_its_run(
+    bench: Bench, conversation: str, how: str
+) -> None:
+    """Its run is given up, or was asked to stop and lost its worker and its lane before it could."""
+    summing, dock = Summing(), Dock()
+    summing.barrier.release()
+    play = Play(bench, bench.client(), conversation, bench.store)
+    agent = play.stage.agent(tools=dock.tools, compaction=summing.compaction())
+    held = HeldStore(bench.store, "finish_step")
+    bench.store = held  # type: ignore[assignment]
+    async with bench.worker(agent, providers=play.stage.providers):
+        ticket = await play.submit("go")
+        first = await play.stage.call(1)
+        first.ask(*SHIP)
+        await until(lambda: _holds_a_call(play))
+        if how == "abandoned":
+            run = await play.run(ticket)
+            await play.client.abandon(conversation, run.id, expected_revision=run.revision, stale_owner=True)
+        else:
+            await play.client.interrupt(conversation)
+            await held.barrier.until_reached()
+            await play.lane.terminate("a test loses it")
+            await play.client.deliver(conversation, "word", "1", "opens the lane")
+        held.barrier.release()
+        play.stage.play()
+        others = [await play.submit("other"), await play.submit("another")]
+        reasons = await play.reasons(ticket, *others)
+        reply = await play.client.compact(conversation, force=True)
+
+    assert [how, "success", "success"] == reasons
+    assert (ToolOutcome.INTERRUPTED, []) == (await outcome_of(play, "s1"), await open_calls(play))
+    assert CompactionResult.APPLIED is reply.outcome
+
+
+async def _holds_a_call(play: Play) -> bool:
+    return any(isinstance(part, ToolCallPart) for message in await play.messages() for part in message.parts)
+
+
 # --- compaction and everything else -------------------------------------------------------------
 
 
@@ -374,3 +414,37 @@ async def test_a_run_that_is_superseded_in_its_compaction_lets_the_next_one_comp
     assert ["superseded", "success"] == await play.reasons(first, second)
     assert 1 == len([message for message in await play.messages() if message.role.value == "summary"])
     assert ["one", "two", "four"] == play.asked
+
+
+async def test_an_answered_run_whose_lane_was_lost_at_its_end_is_not_compacted_and_asked_again(
+    bench: Bench, conversation: str
+) -> None:
+    till, tried = Till(), Counter[str]()
+
+    async def fail(context: SummaryContext) -> dict[str, str]:
+        tried.update(["summary"])
+        raise RuntimeError
+
+    compaction = Compaction(summarize=fail, threshold=lambda state: till.made["pay"] > 0)
+    play = Play(bench, bench.client(), conversation, bench.store)
+    agent = play.stage.agent(tools=till.tools(), compaction=compaction)
+    async with bench.worker(agent, providers=play.stage.providers):
+        play.stage.play()
+        for name in ("one", "two"):
+            await (await play.submit(name)).result(BOUND)
+        play.stage.hold()
+        await asked(play, number=3)
+    held = HeldStore(bench.store, "finish_step", after=True)
+    bench.store = held  # type: ignore[assignment]
+    async with bench.worker(agent, providers=play.stage.providers):
+        ticket = await respond(play, "p1", True)
+        (await play.stage.call(4)).answer("done")
+        await held.barrier.until_reached()
+        await play.lane.terminate("a test loses it")
+        held.barrier.release()
+        play.stage.play()
+        await play.client.deliver(conversation, "word", "1", "opens the lane")
+        reasons = await play.reasons(ticket)
+
+    assert (["success"], 4) == (reasons, len(play.stage.calls))
+    assert (1, 1) == (till.made["pay"], tried["summary"])

@@ -9,11 +9,11 @@ from sqlalchemy import bindparam, select
 
 from turnlane.records.approvals import ApprovalState, denied_result
 from turnlane.records.base import JsonObject
-from turnlane.records.messages import ToolOutcome, ToolResultPart
+from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
 from turnlane.store.approvals import unfinished_answers
 from turnlane.store.content import CALL
-from turnlane.store.rows import dump_parts
-from turnlane.store.statements import change_row
+from turnlane.store.rows import dump_parts, load_parts
+from turnlane.store.statements import change_row, find_row, insert_rows, new_row
 from turnlane.store.tables import SEGMENT, RunRow, SegmentRow
 from turnlane.store.work import Work
 
@@ -39,6 +39,33 @@ def close_calls(
         kept = (row.step, row.slot) in but or (keep_pending and row.approval == ApprovalState.PENDING)
         if not kept:
             _close(work, row, result_of(row.call_id or "", row.tool_name or "", row.started_at is not None))
+
+
+def record_cut_calls(work: Work, run: RunRow) -> None:
+    """Give the calls in the draft of an attempt that never ended their places, so that they are closed like others.
+
+    Only the end of an attempt records what it asked for. Where its run ends first (it was given up, or its worker
+    and its lane were lost), the draft holds calls that nobody makes and nobody would answer.
+    """
+    if not run.attempt_open or run.fence_step < 0:
+        return
+    place = (work.conversation_id, run.assistant_message_id, run.fence_step)
+    draft = find_row(work.connection, SegmentRow, *place, 0)
+    calls = [part for part in load_parts(None if draft is None else draft.parts) if isinstance(part, ToolCallPart)]
+    rows = [
+        new_row(
+            SegmentRow,
+            conversation_id=work.conversation_id,
+            message_id=run.assistant_message_id,
+            step=run.fence_step,
+            slot=slot,
+            kind=CALL,
+            call_id=call.call_id,
+            tool_name=call.tool_name[:128],
+        )
+        for slot, call in enumerate(calls, 1)
+    ]
+    insert_rows(work.connection, SegmentRow, *rows)
 
 
 def close_answered_calls(work: Work, run: RunRow) -> None:

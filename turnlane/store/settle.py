@@ -13,7 +13,7 @@ from turnlane.store.content import CONTROL, CONTROL_STEP
 from turnlane.store.delivery import Note, TerminalNote
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_draft, require, state_note
-from turnlane.store.open_calls import close_answered_calls, close_calls, interrupted_result
+from turnlane.store.open_calls import close_answered_calls, close_calls, interrupted_result, record_cut_calls
 from turnlane.store.order import move_block
 from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage, run_record
 from turnlane.store.spending import count_spend, run_spent
@@ -59,6 +59,7 @@ def _end_message(work: Work, run: RunRow, effect: SettleRun, status: MessageStat
         insert_draft(work, run, status, at)
         _add_control(work, run, effect)
         return ()
+    record_cut_calls(work, run)
     # What waits for approval in an answer that ended well goes on waiting.
     close_calls(work, run, interrupted_result, keep_pending=status is MessageStatus.COMPLETED)
     _add_control(work, run, effect)

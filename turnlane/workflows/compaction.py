@@ -77,8 +77,9 @@ class Compactor:
         facts, progress = self._facts, self._core.progress
         if facts is None or not facts.automatic or run.state is not RunState.RUNNING:
             return False
-        is_new = progress is not None and progress.run_id == run.id and progress.step == 0 and progress.attempt == 1
-        return is_new and progress is not None and not progress.compacted
+        if progress is None or progress.run_id != run.id or progress.compacted or progress.complete is not None:
+            return False
+        return (progress.step, progress.attempt) == (0, 1)
 
     async def before_first_step(self, run: LaneRun) -> None:
         """Compact for a run, once. Whatever comes of it, the run goes on: it may fit as it is."""
