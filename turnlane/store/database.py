@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from turnlane.records.errors import StoreIntegrityError, StoreSchemaError, StoreUnavailableError, TurnlaneError
 from turnlane.store import sqlite
+from turnlane.store.quiet import quiet_engine
 
 Answer = TypeVar("Answer")
 Statements = Callable[[Connection], Answer]
@@ -54,7 +55,7 @@ class ThreadedSqlite(Database):
     """
 
     def __init__(self, url: URL, busy_seconds: float) -> None:
-        self._engine = create_engine(url, hide_parameters=True, **sqlite.connect_options(url, busy_seconds))
+        self._engine = create_engine(url, **quiet_engine(), **sqlite.connect_options(url, busy_seconds))
         sqlite.prepare(self._engine, busy_seconds)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="turnlane-store-write")
         shared = sqlite.is_memory(url)
@@ -88,7 +89,7 @@ class AsyncDatabase(Database):
 
     def __init__(self, url: URL, busy_seconds: float) -> None:
         options = sqlite.connect_options(url, busy_seconds)
-        self._engine: AsyncEngine = create_async_engine(url, hide_parameters=True, **options)
+        self._engine: AsyncEngine = create_async_engine(url, **quiet_engine(), **options)
         sqlite.prepare(self._engine.sync_engine, busy_seconds)
         self._write_turn = asyncio.Lock()
         self._read_turn = self._write_turn if sqlite.is_memory(url) else asyncio.Semaphore(READERS)
