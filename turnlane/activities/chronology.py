@@ -54,7 +54,8 @@ class Chronology:
         draft = _Draft(replace(self, calls=dict(self.calls), approvals=dict(self.approvals)))
         if not all(draft.take(part) for part in parts):
             return None
-        fits = all(call.phase is not Phase.CALLED for call in draft.now.calls.values())
+        # Calls of earlier records are none of them in that phase: those records would not have fitted.
+        fits = all(draft.now.calls[call_id].phase is not Phase.CALLED for call_id in draft.made)
         return draft.now if fits else None
 
     def after_user(self) -> Chronology:
@@ -64,7 +65,10 @@ class Chronology:
 
 @dataclass
 class _Draft:
+    """A chronology while a record is read; `made` are the calls that the record makes."""
+
     now: Chronology
+    made: list[str] = field(default_factory=list)
 
     def take(self, part: Part) -> bool:
         """Take the next part; False if it cannot come here."""
@@ -84,8 +88,8 @@ class _Draft:
         # A new round may not begin while the one that is being answered still owes results.
         if part.call_id in now.calls or (now.results_started and now.pending > 0):
             return False
-        started = now.results_started and now.pending > 0
-        self.now = replace(now, pending=now.pending + 1, results_started=started)
+        self.now = replace(now, pending=now.pending + 1, results_started=False)
+        self.made.append(part.call_id)
         self._move(part.call_id, part.tool_name, Phase.CALLED)
         return True
 
