@@ -40,6 +40,15 @@ class Payload(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
 
+def _says_nothing(value: object) -> bool:
+    return value is None or value is False or value == ()
+
+
+UNSAID = Field(exclude_if=_says_nothing)
+"""Marks a field, with a default of None, False or (), that travels only when it says something: requests and outcomes
+of steps are in the history of every turn."""
+
+
 def _printable(value: str) -> str:
     if _CONTROL.search(value):
         raise ValueError("an id may not contain control characters")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.approvals import AskedApproval, CallOrigin
-from turnlane.records.base import JsonObject, Name, Payload, RecordId
+from turnlane.records.base import UNSAID, JsonObject, Name, Payload, RecordId
 from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, CompleteStep, Taken
 from turnlane.records.messages import ToolOutcome
@@ -59,12 +59,12 @@ class StepRequest(Payload):
     agent: Name
     fence: Fence
     assistant_message_id: RecordId
-    taken: tuple[Taken, ...] = ()
+    taken: Annotated[tuple[Taken, ...], UNSAID] = ()
     facts_digest: str | None = None
     model: int = 0
-    used_tokens: int | None = None
-    without_files: bool = False
-    complete: CompleteStep | None = None
+    used_tokens: Annotated[int | None, UNSAID] = None
+    without_files: Annotated[bool, UNSAID] = False
+    complete: Annotated[CompleteStep | None, UNSAID] = None
 
 
 class CallRef(Payload):
@@ -78,11 +78,11 @@ class CallRef(Payload):
     call_id: RecordId
     tool_name: Name
     slot: Annotated[int, Field(ge=1)]
-    refused: bool = False
+    refused: Annotated[bool, UNSAID] = False
     max_attempts: int = 1
     seconds: float = 300.0
-    awaiting: bool = False
-    origin: CallOrigin | None = None
+    awaiting: Annotated[bool, UNSAID] = False
+    origin: Annotated[CallOrigin | None, UNSAID] = None
 
 
 class StepEnd(StrEnum):
@@ -108,15 +108,15 @@ class StepOutcome(Payload):
     end: StepEnd
     attempt: int
     finish: FinishReason | None = None
-    calls: tuple[CallRef, ...] = ()
-    failure: Failure | None = None
+    calls: Annotated[tuple[CallRef, ...], UNSAID] = ()
+    failure: Annotated[Failure | None, UNSAID] = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    facts: AgentFacts | None = None
-    asked: tuple[AskedApproval, ...] = ()
-    rejected: bool = False
-    stop: Name | None = None
-    operation_id: RecordId | None = None
+    facts: Annotated[AgentFacts | None, UNSAID] = None
+    asked: Annotated[tuple[AskedApproval, ...], UNSAID] = ()
+    rejected: Annotated[bool, UNSAID] = False
+    stop: Annotated[Name | None, UNSAID] = None
+    operation_id: Annotated[RecordId | None, UNSAID] = None
 
     @property
     def runs_its_calls(self) -> bool:
@@ -179,7 +179,7 @@ class CallRequest(Payload):
     call_id: RecordId
     tool_name: Name
     slot: int
-    origin: CallOrigin | None = None
+    origin: Annotated[CallOrigin | None, UNSAID] = None
     tried: int = 0
 
     @property
@@ -201,10 +201,10 @@ class CallOutcome(Payload):
 
     call_id: RecordId
     outcome: ToolOutcome
-    code: Name | None = None
-    stale: bool = False
+    code: Annotated[Name | None, UNSAID] = None
+    stale: Annotated[bool, UNSAID] = False
     stored: bool = True
-    suspended: Suspension | None = None
+    suspended: Annotated[Suspension | None, UNSAID] = None
 
 
 class SettleCalls(Payload):
