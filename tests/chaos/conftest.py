@@ -20,8 +20,9 @@ from temporalio.client import Client
 from turnlane.client import Turnlane
 from turnlane.client.dev_server import DevServer
 from turnlane.client.ticket import Ticket
+from turnlane.records.base import JsonObject
 from turnlane.records.events import Event
-from turnlane.records.ledger import LedgerEvent
+from turnlane.records.ledger import LedgerEvent, LedgerKind
 from turnlane.store.bus_socket import BusServer, SocketBus, socket_path
 from turnlane.store.sql import SqlStore, open_store
 
@@ -135,6 +136,10 @@ class House:
             events.extend(page.items)
             seq = page.next_seq
         return events
+
+    async def responses(self, conversation_id: str) -> list[JsonObject]:
+        """What the ledger keeps of the model calls that ended."""
+        return [e.payload for e in await self.ledger(conversation_id) if e.kind == LedgerKind.PROVIDER_RESPONSE]
 
 
 @pytest.fixture

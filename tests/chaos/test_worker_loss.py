@@ -10,12 +10,13 @@ import pytest
 
 from tests.chaos.conftest import House, Witness, until
 from tests.chaos.worker_process import HOLD
+from turnlane.records.base import JsonObject
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.events import AssistantDeltaEvent, AttemptResetEvent, RunStateEvent
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import Role, TextPart
 from turnlane.records.runs import RunState, TerminalReason
-from turnlane.records.usage import UNAVAILABLE_COST, Provenance, UsageValue
+from turnlane.records.usage import UNAVAILABLE_COST, Provenance, Usage, UsageValue
 
 pytestmark = pytest.mark.chaos
 
@@ -88,6 +89,40 @@ async def test_a_call_whose_worker_died_is_made_again_only_if_it_is_read_only(ho
     assert "seen" == seen
     assert 1 == len(house.lines("charge"))
     assert (2, 1) == (len(house.lines("look")), len(set(house.lines("look"))))
+
+
+async def test_what_finished_steps_spent_outlives_their_worker_and_is_counted_once(
+    house: House, conversation: str
+) -> None:
+    victim = await house.worker()
+    ticket = await house.client().submit(conversation, "tools")
+    admission = await ticket.admitted()
+    await until(lambda: bool(house.lines("charge")) and bool(house.lines("look")))
+    (response,) = await house.responses(conversation)
+
+    await victim.kill()
+    running = await house.store.load_run(conversation, admission.run_id)
+    await house.worker()
+    result = await ticket.result(timeout=30)
+    responses = await house.responses(conversation)
+
+    assert running is not None and running.run.usage is not None
+    assert (RunState.RUNNING, False) == (running.run.state, running.run.usage.partial)
+    assert spent(response) == tokens(running.run.usage)
+    assert [(0, 1), (1, 1)] == [(said["step"], said["attempt"]) for said in responses]
+    assert result.usage is not None and not result.usage.partial
+    assert tuple(map(sum, zip(*map(spent, responses), strict=True))) == tokens(result.usage)
+
+
+def spent(response: JsonObject) -> tuple[int, int]:
+    """What a model call took in and gave out, as its provider told."""
+    return tokens(Usage.model_validate_json(json.dumps(response["usage"])))
+
+
+def tokens(usage: Usage) -> tuple[int, int]:
+    """Both counts of usage that is known."""
+    assert usage.input_tokens.value is not None and usage.output_tokens.value is not None
+    return usage.input_tokens.value, usage.output_tokens.value
 
 
 async def test_a_durable_body_whose_worker_died_goes_on_where_its_records_end(house: House, conversation: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from temporalio.worker import Worker
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
@@ -56,6 +58,8 @@ class Talks:
         self._serve = serve
         self._conversation = conversation
         self._stack = stack
+        self._agent: Agent | None = None
+        self._worker: Worker | None = None
 
     async def open(
         self,
@@ -71,6 +75,19 @@ class Talks:
         A `fallback` is a model of this kind, called `second-model`, on the same server.
         """
         return await self.planned(kind, plan, tools=tools, agent=agent, fallback=fallback, **model)
+
+    def _providers(self) -> Providers:
+        providers = Providers()
+        self._stack.push_async_callback(providers.aclose)
+        return providers
+
+    @asynccontextmanager
+    async def another_worker(self) -> AsyncIterator[None]:
+        """Have the worker of the last conversation stopped, and another one in its place while the context is open."""
+        assert self._worker is not None and self._agent is not None
+        await self._worker.shutdown()
+        async with self._bench.worker(self._agent, providers=self._providers()):
+            yield
 
     async def planned(
         self,
@@ -94,9 +111,8 @@ class Talks:
             tools=tools,
             **options,
         )
-        providers = Providers()
-        self._stack.push_async_callback(providers.aclose)
-        await self._serve(made, providers=providers)
+        self._worker = await self._serve(made, providers=self._providers())
+        self._agent = made
         return Talk(self._bench.client(), self._conversation, server)
 
 

@@ -13,10 +13,11 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
 from turnlane.activities.providers.registry import Providers
-from turnlane.agent import Agent, AnthropicModel, Compaction, Model, OpenAIChatModel, OpenAIModel, Prices, tool
+from turnlane.agent import Agent, AnthropicModel, Compaction, Judged, Model, OpenAIChatModel, OpenAIModel, Prices, tool
 from turnlane.client import Turnlane
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.runs import FailureClass, TerminalReason
+from turnlane.records.usage import UNAVAILABLE_COST, CostValue, Provenance, Usage, UsageValue
 from turnlane.testing.fault_plan import Figures, HttpError, Length, Pass, Reasoning, Step, ToolCalls, ToolUse
 from turnlane.testing.fault_server import FaultServer
 
@@ -63,7 +64,14 @@ class Talks:
         self.servers: list[FaultServer] = []
         self.providers = Providers()
 
-    async def open(self, kind: type[Model], answers: list[Step], summaries: list[Step], **options: Any) -> Talk:
+    async def open(
+        self,
+        kind: type[Model],
+        answers: list[Step],
+        summaries: list[Step],
+        prices: Prices = Prices(input="1", output="10"),  # noqa: B008 (a frozen record)
+        **options: Any,
+    ) -> Talk:
         """A conversation that answers, and is summed up, by these plans."""
         for plan in (answers, summaries):
             self.servers.append(await FaultServer(plan).__aenter__())
@@ -73,7 +81,7 @@ class Talks:
             model=own,
             tools=[look],
             compaction=Compaction(model=other, **options),
-            prices={"test-model": Prices(input="1", output="10")},
+            prices={"test-model": prices},
         )
         await self._serve(agent, providers=self.providers)
         return Talk(self._bench.client(), self._conversation, *self.servers)
@@ -185,18 +193,19 @@ async def test_a_long_stretch_is_summed_up_in_pieces(talks: Talks) -> None:
 
 
 def thinking(body: Any) -> list[str]:
-    """The digests of the thinking blocks of a request, in order."""
-    blocks = [
-        block
-        for message in body["messages"]
-        if isinstance(message["content"], list)
-        for block in message["content"]
-        if block["type"] == "thinking"
+    """A digest of every piece of thinking in a request, of all that it consists of."""
+    items = body.get("input") or [
+        block for message in body["messages"] if isinstance(message["content"], list) for block in message["content"]
     ]
-    return [hashlib.sha256(f"{block['thinking']}\n{block['signature']}".encode()).hexdigest() for block in blocks]
+    found = [item for item in items if isinstance(item, dict) and item.get("type") in ("reasoning", "thinking")]
+    return [hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest() for item in found]
 
 
-async def test_signed_thinking_of_the_turns_that_stay_goes_back_byte_for_byte(talks: Talks) -> None:
+@pytest.mark.parametrize("loses_lane", [False, True], ids=["", "over a lost lane"])
+@pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel], ids=["anthropic", "responses"])
+async def test_signed_thinking_of_the_turns_that_stay_goes_back_byte_for_byte(
+    talks: Talks, kind: type[Model], loses_lane: bool
+) -> None:
     odd = "  Hm,\n“7 * 6” \u2028 é́ \t"
     steps: list[Step] = [
         Pass("old", reasoning=Reasoning("something else")),
@@ -205,11 +214,13 @@ async def test_signed_thinking_of_the_turns_that_stay_goes_back_byte_for_byte(ta
         Pass("seen", reasoning=Reasoning("so it is")),
         Pass("after"),
     ]
-    talk = await talks.open(AnthropicModel, steps, [Pass(GOOD)])
+    talk = await talks.open(kind, steps, [Pass(GOOD)])
     await talk.turn("first")
     await talk.turn("second")
     before = thinking(talk.answers.requests[3].body)
     reply = await talk.client.compact(talk.conversation)
+    if loses_lane:
+        await talk.client.temporal.get_workflow_handle(f"lane/{talk.conversation}").terminate()
     await talk.turn("third")
     after = thinking(talk.answers.requests[-1].body)
 
@@ -218,3 +229,53 @@ async def test_signed_thinking_of_the_turns_that_stay_goes_back_byte_for_byte(ta
     assert before[-2:] == after[:2]
     assert "something else" not in json.dumps(talk.answers.requests[-1].body)
     assert [] == talk.refusals
+
+
+# --- what judging cost --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cost", "total"),
+    [
+        (CostValue(value=0.75, currency="USD", provenance=Provenance.PROVIDER_REPORTED), 1.0),
+        (None, None),
+    ],
+    ids=["with its cost", "without"],
+)
+async def test_what_a_threshold_spent_that_said_no_is_in_the_runs_total(
+    talks: Talks, cost: CostValue | None, total: float | None
+) -> None:
+    spent = Usage(input_tokens=UsageValue.reported(400), output_tokens=UsageValue.reported(40), cost=cost)
+    answer = Pass("42", usage=Figures(input_tokens=1000, output_tokens=100))
+    prices = Prices(input="150", output="1000")
+    talk = await talks.open(
+        OpenAIModel, [answer], [Pass(GOOD)], prices, threshold=lambda state: Judged(False, usage=spent)
+    )
+    ticket = await talk.client.submit(talk.conversation, "hi")
+    ended = await ticket.result(BOUND)
+    spend = await talk.client.spend(talk.conversation)
+
+    computed = Provenance.COMPUTED
+    told = UNAVAILABLE_COST if total is None else CostValue(value=total, currency="USD", provenance=computed)
+    assert ended.usage is not None
+    assert (told, False) == (ended.usage.cost, ended.usage.partial)
+    assert UsageValue(value=1400, provenance=computed) == ended.usage.input_tokens
+    assert UsageValue(value=140, provenance=computed) == ended.usage.output_tokens
+    assert (0, 1400) == (len(talk.summaries.requests), spend.total.input_tokens.value)
+
+
+async def test_who_asks_hears_what_judging_cost(talks: Talks) -> None:
+    spent = Usage(input_tokens=UsageValue.reported(400), output_tokens=UsageValue.reported(40))
+    talk = await talks.open(
+        OpenAIModel, [Pass("ok")], [Pass(GOOD)], threshold=lambda state: Judged(state.turns > 1, usage=spent)
+    )
+    await talk.turn("one")
+    unneeded = await talk.client.compact(talk.conversation)
+    spend = await talk.client.spend(talk.conversation)
+    await talk.turn("two")
+    applied = await talk.client.compact(talk.conversation)
+
+    assert (CompactionResult.NOT_NEEDED, spent) == (unneeded.outcome, unneeded.usage)
+    assert 2 * 400 + Figures().input_tokens == spend.total.input_tokens.value
+    assert CompactionResult.APPLIED is applied.outcome
+    assert applied.usage is not None and 400 < (applied.usage.input_tokens.value or 0)

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
 from tests.integration.talks import KEY_NAME, WIRES, Talk, Talks, look
 from turnlane.agent import tool
-from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel
+from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
 from turnlane.client import Result
 from turnlane.records.events import (
     AssistantCheckpointEvent,
@@ -204,6 +205,51 @@ async def test_a_provider_that_names_a_time_is_not_asked_before(talks: Talks, ki
     first, second = talk.server.requests
     assert (TerminalReason.SUCCESS, "now") == (result.reason, result.text)
     assert second.arrived_at - first.arrived_at >= 1.0
+
+
+async def test_a_provider_that_names_a_time_twice_is_asked_three_times_and_never_before(talks: Talks) -> None:
+    busy = HttpError(429, {"retry-after": "3"})
+    talk = await talks.open(OpenAIModel, busy, busy, Pass("now"))
+
+    result = await talk.turn()
+
+    arrived = [request.arrived_at for request in talk.server.requests]
+    assert (TerminalReason.SUCCESS, "now", 3) == (result.reason, result.text, len(arrived))
+    assert all(later - earlier >= 3.0 for earlier, later in pairwise(arrived))
+
+
+# --- lanes and workers that are lost ------------------------------------------------------------
+
+
+async def test_an_answer_of_nothing_but_a_call_is_told_as_that_by_another_worker_in_another_lane(
+    bench: Bench, talks: Talks, kind: type[Model]
+) -> None:
+    gate = Gate(of=Pass("never heard"), after=0)
+    talk = await talks.open(kind, ToolCalls([ToolUse("look", {"at": "it"})]), gate, Pass("seen"), Pass("more"))
+    ticket = await talk.submit("hi")
+    async with asyncio.timeout(BOUND):
+        await gate.reached.wait()
+    await bench.temporal.get_workflow_handle(f"lane/{talk.conversation}").terminate()
+    async with talks.another_worker():
+        gate.event.set()
+        again = await talk.submit("go on")
+        result = await ticket.result(BOUND)
+        await again.result(BOUND)
+
+    resumed = talk.bodies[2]
+    assert (TerminalReason.SUCCESS, "seen") == (result.reason, result.text)
+    assert ["call"] == _said_before_the_result(resumed)
+
+
+def _said_before_the_result(body: Any) -> list[str]:
+    """What stands between the question and the result of the call: each a `call` or a `text`."""
+    if "input" in body:
+        items = body["input"]
+        return ["call" if item["type"] == "function_call" else "text" for item in items[1:-1]]
+    (message,) = [message for message in body["messages"] if message["role"] == "assistant"]
+    if "tool_calls" in message:
+        return ["text"] * bool(message.get("content")) + ["call"] * len(message["tool_calls"])
+    return ["call" if block["type"] == "tool_use" else "text" for block in message["content"]]
 
 
 # --- faults that stay ---------------------------------------------------------------------------

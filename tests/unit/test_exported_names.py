@@ -42,6 +42,7 @@ AGENT = [
     "FileUrl",
     "HistoryOptions",
     "Instructions",
+    "Judged",
     "Model",
     "ModelContext",
     "ModelDescriptor",

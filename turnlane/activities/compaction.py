@@ -16,7 +16,7 @@ from datetime import datetime
 from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
-from turnlane.activities.compaction_state import chosen_model, heard, is_due, state_of
+from turnlane.activities.compaction_state import chosen_model, heard, judged, state_of
 from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.providers.base import ProviderFailure
@@ -40,7 +40,7 @@ from turnlane.records.runs import (
     OperationPhase,
     Snapshot,
 )
-from turnlane.records.usage import Usage
+from turnlane.records.usage import Usage, add_usage
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import CompactionFinish, CompactionStart, Store, Written
 
@@ -51,6 +51,8 @@ SUMMARY_KEY = "summary"
 
 _PHASES = {
     AttemptEnd.READY: OperationPhase.COMPLETED,
+    AttemptEnd.NOT_NEEDED: OperationPhase.COMPLETED,
+    AttemptEnd.NOTHING: OperationPhase.COMPLETED,
     AttemptEnd.FAILED: OperationPhase.FAILED,
     AttemptEnd.CANCELLED: OperationPhase.CANCELLED,
 }
@@ -114,6 +116,7 @@ class _Attempt:
         self._compaction = compaction
         self._request = request
         self._selected = CompactableHistory(None, (), ())
+        self._judging: Usage | None = None
         self._usage: Usage | None = None
         self._summarizer: ModelSummarizer | None = None
         self._operation: Operation | None = None
@@ -130,9 +133,9 @@ class _Attempt:
                 now=utc_now(),
             )
             if not self._request.force and not await self._is_due(snapshot):
-                return CompactOutcome(end=AttemptEnd.NOT_NEEDED)
+                return await self._unneeded(AttemptEnd.NOT_NEEDED)
             if not self._selected.compactable:
-                return CompactOutcome(end=AttemptEnd.NOTHING)
+                return await self._unneeded(AttemptEnd.NOTHING)
         except CallbackFailedError as error:
             return CompactOutcome(end=AttemptEnd.FAILED, failure=_application(error.code))
         return await self._replace(snapshot)
@@ -156,13 +159,25 @@ class _Attempt:
 
     # --- judging --------------------------------------------------------------------------------
 
+    async def _unneeded(self, end: AttemptEnd) -> CompactOutcome:
+        """End without a summary; who tells what judging cost has that counted all the same."""
+        if self._judging is None:
+            return CompactOutcome(end=end)
+        try:
+            await self._begin()
+            return await self._end(end, None)
+        except asyncio.CancelledError:
+            return await self._cut_short()
+
     async def _is_due(self, snapshot: Snapshot) -> bool:
         conversation_id = self._request.conversation_id
         state = await state_of(self._store, self._agent, conversation_id, snapshot, self._selected)
         try:
-            return await is_due(self._compaction, state)
+            found = await judged(self._compaction, state)
         except Exception as error:
             raise self._failed("THRESHOLD_FAILED", error) from None
+        self._judging = found.usage
+        return found.is_due
 
     # --- summarising ----------------------------------------------------------------------------
 
@@ -287,7 +302,7 @@ class _Attempt:
 
     async def _end(self, end: AttemptEnd, failure: Failure | None) -> CompactOutcome:
         """Store how the attempt ended and what it spent, with its run or, without one, in the ledger alone."""
-        usage = self._summarizer.usage if self._summarizer is not None else self._usage
+        usage = add_usage(self._judging, self._summarizer.usage if self._summarizer is not None else self._usage)
         evidence = self._evidence(end, usage, failure)
         now = utc_now()
         if self._operation is not None:

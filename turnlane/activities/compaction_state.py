@@ -7,7 +7,7 @@ import inspect
 from turnlane.activities.failing import persist
 from turnlane.agent.agent import Agent
 from turnlane.agent.compactable import CompactableHistory
-from turnlane.agent.compaction import Compaction, CompactionState
+from turnlane.agent.compaction import Compaction, CompactionState, Judged
 from turnlane.agent.transcript import transcript
 from turnlane.records.errors import ModelRefusedError
 from turnlane.records.messages import Message, is_speakable
@@ -15,19 +15,20 @@ from turnlane.records.runs import Snapshot, TerminalReason
 from turnlane.store.protocol import Store
 
 
-async def is_due(compaction: Compaction, state: CompactionState) -> bool:
+async def judged(compaction: Compaction, state: CompactionState) -> Judged:
     """Whether any of the thresholds says so. Without one it is made when somebody asks, and then it is needed.
 
     Raises whatever the application's threshold raises.
     """
     if compaction.turns is not None and state.turns >= compaction.turns:
-        return True
+        return Judged(True)
     if compaction.tokens is not None and state.tokens >= compaction.tokens:
-        return True
+        return Judged(True)
     if compaction.threshold is None:
-        return compaction.turns is None and compaction.tokens is None
-    judged = compaction.threshold(state)
-    return bool(await judged if inspect.isawaitable(judged) else judged)
+        return Judged(compaction.turns is None and compaction.tokens is None)
+    answer = compaction.threshold(state)
+    found = await answer if inspect.isawaitable(answer) else answer
+    return found if isinstance(found, Judged) else Judged(bool(found))
 
 
 async def state_of(

@@ -19,6 +19,7 @@ from turnlane.agent.compaction import (
     Compaction,
     CompactionState,
     ConversationSummary,
+    Judged,
     Summarized,
     SummaryContext,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "FileUrl",
     "HistoryOptions",
     "Instructions",
+    "Judged",
     "Model",
     "ModelContext",
     "ModelDescriptor",

@@ -93,7 +93,15 @@ class Summarized:
     usage: Usage | None = None
 
 
-Threshold = Callable[[CompactionState], bool | Awaitable[bool]]
+@dataclass(frozen=True)
+class Judged:
+    """Whether a conversation is to be compacted, and what it cost to find out, from a threshold that knows."""
+
+    is_due: bool
+    usage: Usage | None = None
+
+
+Threshold = Callable[[CompactionState], bool | Judged | Awaitable[bool | Judged]]
 Summarize = Callable[[SummaryContext], Awaitable[BaseModel | Mapping[str, Any] | Summarized]]
 
 
