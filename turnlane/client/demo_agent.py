@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from turnlane.activities.placeholders import WAITING_CALL
 from turnlane.activities.prompt_writer import AWAITED_NOTE
 from turnlane.agent import (
     Agent,
@@ -51,9 +52,8 @@ def offline_script(request: ScriptedRequest) -> list[Action]:
     last = messages[-1]
     text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart)).strip()
     if last.speaker is not Speaker.USER or text == AWAITED_NOTE:
-        # Behind the results of this answer's calls, or after an approval, whose result may stand further up.
-        results = [message for message in messages if message.speaker is Speaker.TOOL]
-        return [Say(_told(results[-1]) if results else "There is nothing to add.", chunk=6, delay=0.02)]
+        # After an approval the result that was awaited stands with its call, which may be further up.
+        return [Say(_told(_results(last) or _awaited(messages)), chunk=6, delay=0.02)]
     call = _wanted_call(text)
     return [Say("Let me see. ", chunk=6, delay=0.02), call] if call else [Say(_echo(text), chunk=6, delay=0.02)]
 
@@ -77,11 +77,21 @@ def _wanted_call(text: str) -> Call | None:
     return None
 
 
-def _told(results: PromptMessage) -> str:
+def _results(message: PromptMessage) -> list[ToolResultPart]:
+    """The results in a message; a call that still waits for approval has none."""
+    results = [part for part in message.parts if isinstance(part, ToolResultPart)]
+    return [part for part in results if part.output != WAITING_CALL.output]
+
+
+def _awaited(messages: Sequence[PromptMessage]) -> list[ToolResultPart]:
+    """The latest result of the tool that waits for approval."""
+    return [part for message in messages for part in _results(message) if part.tool_name == save_note.name][-1:]
+
+
+def _told(results: Sequence[ToolResultPart]) -> str:
     told = [
         f"{part.tool_name}: {part.output if isinstance(part.output, str) else canonical_json(part.output)}"
-        for part in results.parts
-        if isinstance(part, ToolResultPart)
+        for part in results
     ]
     return "; ".join(told) or "The tool gave no result."
 

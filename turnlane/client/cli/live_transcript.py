@@ -79,7 +79,7 @@ class LiveTranscript:
             page = await self._client.ledger(self._conversation_id, from_seq=start + 1, limit=100, kinds=kinds)
             for entry in page.items:
                 if entry.payload.get("run_id") == event.run_id:
-                    self._transcript.retry(event.run_id, entry.payload)
+                    self._transcript.retry(entry.payload)
                     return
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_POLL_SECONDS)

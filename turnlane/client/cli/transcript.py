@@ -71,7 +71,7 @@ class Transcript:
         self._answers: dict[str, _Answer] = {}
         self._questions: dict[str, PendingApproval] = {}
         self._waiting: set[str] = set()
-        self._told_retries: set[str] = set()
+        self._failed: set[str] = set()
         self._is_mid_line = False
 
     def show(self, event: Event) -> None:
@@ -90,16 +90,15 @@ class Transcript:
                 self._reset(event)
             case AssistantCheckpointEvent() if event.message.run_id in (None, event.run_id):
                 self._catch_up(event.run_id, event.message.text)
-            case RunOperationEvent() if event.operation.kind is OperationKind.COMPACTION:
-                self._compaction(event.operation.phase)
+            case RunOperationEvent():
+                self._operation(event)
             case RunStateEvent(state=RunState.INTERRUPT_REQUESTED):
                 self._line("[asked to stop]", "yellow")
             case TerminalEvent():
                 self._end(event)
 
-    def retry(self, run_id: str, entry: Mapping[str, JsonValue]) -> None:
+    def retry(self, entry: Mapping[str, JsonValue]) -> None:
         """Tell what follows a model call that failed, as the ledger has it."""
-        self._told_retries.add(run_id)
         self._line(f"[{retry_words(entry)}]", "yellow")
 
     def _answer(self, run_id: str) -> _Answer:
@@ -120,11 +119,11 @@ class Transcript:
 
     def _reset(self, event: AttemptResetEvent) -> None:
         withdrawn = self._answer(event.run_id).loose.pop(event.withdrawn, "")
-        if event.run_id not in self._told_retries:
-            self._line(f"[step {event.step + 1} is tried again]", "yellow")
+        if event.run_id not in self._failed:
+            self._line(f"[step {event.step + 1} is tried again: its worker was lost]", "yellow")
         elif withdrawn:
             self._line("[what it had begun to say is withdrawn]", "yellow")
-        self._told_retries.discard(event.run_id)
+        self._failed.discard(event.run_id)
 
     def _tool(self, event: ToolStatusEvent) -> None:
         self._line(f"[{event.tool_name} {self._tool_words(event)}]", "magenta")
@@ -139,8 +138,12 @@ class Transcript:
         value = event.input if event.status is ToolStatus.STARTED else event.output
         return f"{_MARKS[event.status]}{'' if value is None else f' {brief(value)}'}"
 
-    def _compaction(self, phase: OperationPhase) -> None:
-        if phase in _COMPACTION:
+    def _operation(self, event: RunOperationEvent) -> None:
+        kind, phase = event.operation.kind, event.operation.phase
+        if kind is OperationKind.MODEL_REQUEST and phase is OperationPhase.FAILED:
+            # What follows a failure is told by the ledger, or by the run's end; of a lost worker nobody tells.
+            self._failed.add(event.run_id)
+        if kind is OperationKind.COMPACTION and phase in _COMPACTION:
             self._line(f"[{_COMPACTION[phase]}]", "dim")
 
     def _catch_up(self, run_id: str, text: str) -> None:
@@ -158,7 +161,7 @@ class Transcript:
     def _end(self, event: TerminalEvent) -> None:
         self._catch_up(event.run_id, event.message.text)
         self._answers.pop(event.run_id, None)
-        self._told_retries.discard(event.run_id)
+        self._failed.discard(event.run_id)
         self._break()
         for question in open_questions(event.message):
             self._questions[question.approval_id] = question
