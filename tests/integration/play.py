@@ -143,3 +143,11 @@ async def current(play: Play) -> str | None:
 async def are_duplicates(tickets: list[Ticket]) -> bool:
     """Whether each of the inputs had been admitted before."""
     return all(ticket.admission is not None and ticket.admission.duplicate for ticket in tickets)
+
+
+async def shown_details(bench: Bench, conversation: str) -> str:
+    """What the Temporal UI shows of the conversation's lane."""
+    lane = bench.temporal.get_workflow_handle(f"lane/{conversation}")
+    metadata: Any = await lane.query("__temporal_workflow_metadata")
+    details: str = metadata["currentDetails"] if isinstance(metadata, dict) else metadata.current_details
+    return details

@@ -20,7 +20,7 @@ from tests.integration.approval_stage import (
     pending,
     respond,
 )
-from tests.integration.play import Play, current, open_play, run_id
+from tests.integration.play import Play, current, open_play, run_id, shown_details
 from tests.integration.stage import BOUND, until
 from turnlane.agent import (
     ApprovalKeys,
@@ -257,10 +257,10 @@ async def test_the_details_of_a_lane_say_that_it_waits_for_approval(
 ) -> None:
     play, _ = await open_till(bench, serve, conversation)
     await asked(play)
-    metadata = await play.lane.query("__temporal_workflow_metadata")
-    details = metadata["currentDetails"] if isinstance(metadata, dict) else metadata.current_details
+    details = await shown_details(bench, conversation)
 
     assert details.startswith("**waiting for approval**")
+    assert f"- waiting for approval: 1\n  - `{(await pending(play))['p1'].approval_id}`" in details
 
 
 # --- answers that meet --------------------------------------------------------------------------

@@ -234,6 +234,8 @@ class Compactor:
         )
         # The run's name lets an interrupt reach the activity; without a run only the end of the lane does.
         core.activities, core.activities_of = [handle], run.id if run is not None else ""
+        core.is_compacting = True
+        core.tell()
         try:
             if run is None:
                 await workflow.wait_condition(lambda: handle.done() or not self._may_go_on(None))
@@ -245,6 +247,8 @@ class Compactor:
             return _attempt_error(error)
         finally:
             core.activities = []
+            core.is_compacting = False
+            core.tell()
 
     async def _apply(self, outcome: CompactOutcome, summary_id: str, reply: CompactReply) -> CompactReply:
         """Put the summary in its place, and answer when it is there."""

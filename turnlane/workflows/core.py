@@ -12,6 +12,7 @@ from temporalio import workflow
 from turnlane.records.admissions import Admission, Input, SubmitReply, Terminal
 from turnlane.records.base import JsonObject
 from turnlane.records.commands import Acquire, Cancel, Command, Interrupt, Note, Recover, Settle
+from turnlane.records.durable import Suspension
 from turnlane.records.errors import TurnlaneError
 from turnlane.records.lane import (
     AbortReason,
@@ -96,6 +97,8 @@ class LaneCore:
         self.last_active = workflow.now()
         self.last_failure = ""
         self.executing = False
+        self.is_compacting = False
+        self.waits: dict[str, tuple[str, Suspension]] = {}
         self.activities: list[workflow.ActivityHandle[Any]] = []
         self.activities_of = ""
         self.tell: Callable[[], None] = lambda: None

@@ -1,9 +1,15 @@
-"""What a person sees of a lane in the Temporal UI: state, run, step, queue and trouble. No content."""
+"""What a person sees of a lane in the Temporal UI: state, run, step, queue, waits and trouble. No content."""
 
 from __future__ import annotations
 
-from turnlane.records.lane import RunLine
+from datetime import datetime
+
+from turnlane.records.durable import Suspension
+from turnlane.records.lane import LaneHead, LaneRun, RunLine
 from turnlane.workflows.core import LaneCore
+
+SHOWN = 5
+"""How many of a kind are told one by one."""
 
 
 def state_word(core: LaneCore) -> str:
@@ -13,34 +19,70 @@ def state_word(core: LaneCore) -> str:
     if core.outage.is_on:
         return "waiting for the store"
     live = core.head.live
-    if live is None:
-        return "queued" if core.head.queued else "waiting for approval" if core.head.approvals else "idle"
-    return live.state.value.replace("_", " ")
+    if live is not None:
+        return live.state.value.replace("_", " ")
+    if core.is_compacting:
+        return "compacting"
+    return "queued" if core.head.queued else "waiting for approval" if core.head.approvals else "idle"
 
 
 def details(core: LaneCore) -> str:
     """The current details of a lane, as Markdown."""
     head = core.head
-    lines = [f"**{state_word(core)}**", "", f"- agent: `{head.agent or 'none yet'}`"]
-    if head.model is not None:
-        lines.append(f"- model: `{head.model}`")
-    live = head.live
-    if live is not None:
-        step = core.progress.step + 1 if core.progress else 1
-        lines.append(f"- active run: `{live.id}` ({live.state.value}), step {step}")
-        if core.progress and core.progress.tries:
-            lines.append(f"- retries of this step: {core.progress.tries}")
-        if core.progress and core.progress.model and core.facts:
-            lines.append(f"- on fallback {core.progress.model} of {len(core.facts.fallbacks)}")
-        if core.progress and (core.progress.input_tokens or core.progress.output_tokens):
-            lines.append(f"- tokens so far: {core.progress.input_tokens} in, {core.progress.output_tokens} out")
-    lines.append(f"- queued runs: {len(head.queued)}")
-    if head.approvals:
-        lines.append(f"- waiting for approval: {len(head.approvals)}")
-    if core.last_failure:
-        lines.append(f"- last failure: `{core.last_failure}`")
-    lines.append(f"- version {head.version}, epoch {core.epoch}")
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"**{state_word(core)}**",
+            "",
+            f"- agent: `{head.agent or 'none yet'}`",
+            *([f"- model: `{head.model}`"] if head.model is not None else []),
+            *(_run_lines(core, head.live) if head.live is not None else []),
+            *(["- the older part is being summed up"] if core.is_compacting else []),
+            *(_wait_line(name, wait) for name, wait in list(core.waits.values())[:SHOWN]),
+            f"- queued runs: {len(head.queued)}",
+            *_approval_lines(head),
+            *([f"- last failure: `{core.last_failure}`"] if core.last_failure else []),
+            f"- version {head.version}, epoch {core.epoch}",
+        ]
+    )
+
+
+def _run_lines(core: LaneCore, live: LaneRun) -> list[str]:
+    """The run in flight: its step, what it had to try again or leave to another model, and its tokens so far."""
+    progress = core.progress
+    if progress is None or progress.run_id != live.id:
+        return [f"- active run: `{live.id}` ({live.state.value}), step 1"]
+    lines = [f"- active run: `{live.id}` ({live.state.value}), step {max(progress.step, 0) + 1}"]
+    if progress.tries:
+        lines.append(f"- retries of this step: {progress.tries}")
+    if progress.model and core.facts and progress.model <= len(core.facts.fallbacks):
+        name = core.facts.fallbacks[progress.model - 1]
+        lines.append(f"- fallback {progress.model} of {len(core.facts.fallbacks)} has taken over: `{name}`")
+    if progress.without_files:
+        lines.append("- files are told by their names: the provider refused one")
+    if progress.input_tokens or progress.output_tokens:
+        lines.append(f"- tokens so far: {progress.input_tokens} in, {progress.output_tokens} out")
+    return lines
+
+
+def _wait_line(tool_name: str, wait: Suspension) -> str:
+    event = "for an event" if wait.waits_for else ""
+    until = f"until {_moment(wait.resume_at)}" if wait.resume_at is not None else ""
+    return f"- a call waits: `{tool_name}` {' or '.join(filter(None, (event, until)))}".rstrip()
+
+
+def _approval_lines(head: LaneHead) -> list[str]:
+    """How many approvals wait, and which were asked last."""
+    if not head.approvals:
+        return []
+    latest = [
+        f"  - `{asked.approval_id}`{f' until {_moment(asked.expires_at)}' if asked.expires_at else ''}"
+        for asked in head.approvals[-SHOWN:]
+    ]
+    return [f"- waiting for approval: {len(head.approvals)}", *latest]
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def run_lines(core: LaneCore) -> list[RunLine]:

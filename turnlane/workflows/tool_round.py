@@ -111,7 +111,7 @@ class ToolRound:
                 if outcome.suspended is None:
                     return outcome
                 wait = outcome.suspended
-            if wait is None or not await self._has_come(wait, since):
+            if wait is None or not await self._comes(call, wait, since):
                 return _unfinished(call, wait)
             # What was delivered by now the body finds by itself: only later news is a reason to run it once more.
             since = len(self._delivered)
@@ -161,6 +161,16 @@ class ToolRound:
         return self._round
 
     # --- waiting without a worker ---------------------------------------------------------------
+
+    async def _comes(self, call: CallRef, wait: Suspension, since: int) -> bool:
+        """Wait for what a body waits for, and show meanwhile that it does."""
+        core = self._core
+        core.waits[call.call_id] = (call.tool_name, wait)
+        core.tell()
+        has_come = await self._has_come(wait, since)
+        del core.waits[call.call_id]
+        core.tell()
+        return has_come
 
     async def _has_come(self, wait: Suspension, since: int) -> bool:
         """Wait for what a body waits for. False when the run was asked to stop, or the lane has to move, first.
