@@ -85,6 +85,43 @@ def test_what_was_said_can_be_read_again(cli: Cli) -> None:
     assert "read" in [line["conversation_id"] for line in cli("conversations", "--json").lines[0]["items"]]
 
 
+def test_a_conversation_is_shown_with_its_calls_questions_and_models(cli: Cli) -> None:
+    cli("submit", "whole", "what is 6*7?", "--wait")
+    run_id = cli("submit", "whole", "note: whole", "--wait", "--json").lines[-1]["run_id"]
+    [shown] = cli("show", "whole", "--json").lines
+    [run] = cli("show", "whole", "--run", run_id, "--json").lines
+    text = cli("show", "whole").text
+    [pending] = shown["approvals"]
+
+    assert ("save_note", {"text": "whole"}) == (pending["tool_name"], pending["input"])
+    assert [pending] == run["approvals"]
+    assert {"offline-script"} == {*shown["answered_by"].values(), run["answered_by"]}
+    assert (None, 2) == (shown["model"], shown["spend"]["runs"])
+    for line in (
+        '[calculate {"expression": "6*7"}]',
+        "[calculate success 42]",
+        f"[asked for approval: {pending['approval_id']}]",
+        f'save_note {{"text": "whole"}} waits for approval; approval {pending["approval_id"]}',
+        "answered by offline-script",
+        "spent by 2 ended runs: ",
+    ):
+        assert line in text
+    assert 0 == cli("deny", "whole", pending["approval_id"]).code
+
+
+def test_what_a_summary_stands_for_is_listed_on_demand(cli: Cli) -> None:
+    for text in ("one", "two", "three"):
+        cli("submit", "summed", text, "--wait")
+    compacted = cli("compact", "summed", "--force", "--json").lines[0]
+    left = cli("messages", "summed", "--json").lines[0]["items"]
+    kept = cli("messages", "summed", "--compacted", "--json").lines[0]["items"]
+
+    assert "applied" == compacted["outcome"]
+    assert "summary" == left[0]["role"]
+    assert (5, 7) == (len(left), len(kept))
+    assert "[what it stands for is kept: `messages --compacted` lists it]" in cli("messages", "summed").text
+
+
 def test_an_error_is_one_line_and_a_code(cli: Cli) -> None:
     cli("submit", "clash", "one thing", "--key", "k")
 

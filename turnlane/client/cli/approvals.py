@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -11,13 +10,11 @@ from typer import Argument, Option
 from turnlane.client.cli.read import Limit
 from turnlane.client.cli.send import ConversationId, tell_admission
 from turnlane.client.cli.verbs import Session, verb
+from turnlane.client.cli.wording import brief, moment
 
 ApprovalId = Annotated[str, Argument(metavar="APPROVAL", help="The id of the approval; `approvals` lists them.")]
 Reason = Annotated[str | None, Option(help="Why; the model is told the reason of a denial.")]
 Responder = Annotated[str | None, Option(help="Who answers, for the agent to judge.")]
-
-SHOWN = 200
-"""How many characters of a call's arguments a table shows."""
 
 
 def register(app: typer.Typer) -> None:
@@ -48,9 +45,9 @@ async def approvals(
                 each.conversation_id,
                 each.approval_id,
                 each.tool_name,
-                _brief(json.dumps(each.input, ensure_ascii=False)),
+                brief(each.input),
                 each.reason,
-                None if each.expires_at is None else f"{each.expires_at:%F %TZ}",
+                None if each.expires_at is None else moment(each.expires_at),
             )
             for each in waiting
         ),
@@ -86,7 +83,3 @@ async def _respond(
         ticket = await client.respond(conversation_id, approval_id, approved, reason=reason, responder=responder)
     session.out.say("approved" if approved else "denied")
     tell_admission(session, ticket)
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -1,4 +1,4 @@
-"""The demo's play: four acts on a stack of its own, told as they happen and checked as they are told."""
+"""The demo's play: five acts on a stack of its own, told as they happen and checked as they are told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import typer
 
 from turnlane.client.cli.demo_acts import killed_worker, read_back, streamed_turn
+from turnlane.client.cli.demo_approval import approved_elsewhere
 from turnlane.client.cli.demo_facts import Facts
 from turnlane.client.cli.demo_output import Page
 from turnlane.client.cli.demo_policies import five_policies
@@ -19,6 +20,7 @@ ACTS: tuple[tuple[str, str, Act], ...] = (
     ("turn", "A turn with a tool, as it streams", streamed_turn),
     ("policies", "Five policies: what an input does to the run in flight", five_policies),
     ("crash", "A worker is killed in mid-answer", killed_worker),
+    ("approval", "A call that waits for approval, while its worker is replaced", approved_elsewhere),
     ("store", "The conversation, read back from the store with no worker alive", read_back),
 )
 

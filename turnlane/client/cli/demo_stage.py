@@ -28,16 +28,18 @@ class Stage:
     stack: Stack
     client: Turnlane
     gate: Gate
+    payments: Path
     first: WorkerProcess
     second: WorkerProcess
+    third: WorkerProcess
 
     async def serve(self, worker: WorkerProcess) -> None:
         """Let a worker serve, and return once it does."""
-        await worker.serve(Place(stack=self.stack.dev_file, gate=self.gate.port))
+        await worker.serve(Place(stack=self.stack.dev_file, gate=self.gate.port, payments=self.payments))
 
     async def stop_workers(self) -> None:
         """End every worker that still lives."""
-        for worker in (self.first, self.second):
+        for worker in (self.first, self.second, self.third):
             await worker.stop()
 
     def watch(self, conversation_id: str) -> Watch:
@@ -48,19 +50,19 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(out: Output, facts: Facts) -> AsyncIterator[Stage]:
-    """A stage with one worker that serves and one in reserve, in a temporary folder and on free ports.
+    """A stage with one worker that serves and two in reserve, in a temporary folder and on free ports.
 
     Nothing is left of it afterwards.
     """
     async with AsyncExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="turnlane-demo-")))
         # They take seconds to get ready: let them, while the server starts.
-        first, second = await _worker(exits), await _worker(exits)
+        workers = [await _worker(exits) for _ in range(3)]
         gate = await exits.enter_async_context(Gate())
         stack = await exits.enter_async_context(Stack(DevConfig.throwaway(folder), agents=(), workers=0))
-        stage = Stage(out, facts, stack, await stack.client(), gate, first, second)
+        stage = Stage(out, facts, stack, await stack.client(), gate, folder / "payments.txt", *workers)
         exits.push_async_callback(stage.stop_workers)
-        await stage.serve(first)
+        await stage.serve(stage.first)
         yield stage
 
 

@@ -1,4 +1,4 @@
-"""The demo's agent: a scripted model that knows its lines, and two small tools.
+"""The demo's agent: a scripted model that knows its lines, and three small tools.
 
 What it says depends on what it is shown, so its answers prove what stood in the prompt. An answer that
 is to be cut off says its beginning and then falls silent until somebody stops it.
@@ -6,7 +6,9 @@ is to be cut off says its beginning and then falls silent until somebody stops i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from turnlane.activities.projection import INTERRUPTED_MARKER
 from turnlane.agent import Agent, ScriptedModel, Tool, tool
@@ -24,6 +26,7 @@ LIST = "Write a packing list."
 PASSPORT = "First: is my passport still good?"
 HOTEL = "Forget the list and book the hotel."
 TALE = "Tell me a tale."
+DEPOSIT = "Pay the deposit of 50, please."
 
 CITY_BEGUN = "The city began as a harbour, and its oldest street "
 WEATHER_BEGUN = "I see that I was cut short. The forecast says: "
@@ -55,12 +58,25 @@ def colleague(gate: int) -> Tool:
     return ask_colleague
 
 
-def story_agent(gate: int) -> Agent:
+def till(payments: Path) -> Tool:
+    """Make the tool that pays, once somebody approved it: a line with the worker's process id in a file."""
+
+    @tool(approval="user-approval")
+    def pay_deposit(amount: int) -> str:
+        """Pay the deposit."""
+        with payments.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        return f"{amount} paid"
+
+    return pay_deposit
+
+
+def story_agent(gate: int, payments: Path) -> Agent:
     """Make the agent of the demo."""
     return Agent(
         name="demo",
         model=ScriptedModel(name="demo-script", script=script),
-        tools=(multiply, colleague(gate)),
+        tools=(multiply, colleague(gate), till(payments)),
         checkpoint_every=4,
         idle_timeout=None,
     )
@@ -68,7 +84,7 @@ def story_agent(gate: int) -> Agent:
 
 def script(request: ScriptedRequest) -> Sequence[Action]:
     """Play one step: the opening of the question asked last, or what the tools said."""
-    if request.step:
+    if request.step or request.prompt.messages[-1].speaker is Speaker.TOOL:
         return [_said(_conclusion(request.prompt))]
     question = _text(request.prompt.messages[-1])
     return _OPENINGS[question](request)
@@ -117,4 +133,5 @@ _OPENINGS: dict[str, Callable[[ScriptedRequest], Sequence[Action]]] = {
     PASSPORT: lambda _: [_said("It is good until next year.")],
     HOTEL: _hotel,
     TALE: _tale,
+    DEPOSIT: lambda _: [_said("I have to ask first. "), Call("pay_deposit", {"amount": 50})],
 }

@@ -13,6 +13,7 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,12 +30,13 @@ STOP_SECONDS = 10
 
 
 class Place(BaseModel):
-    """Where a worker is to serve, and the port of the gate at which its tool waits."""
+    """Where a worker is to serve, the port of the gate at which a tool waits, and the file into which one pays."""
 
     model_config = ConfigDict(frozen=True)
 
     stack: DevFile
     gate: int
+    payments: Path
 
 
 class WorkerProcess:
@@ -97,7 +99,7 @@ async def serve(place: Place) -> None:
         worker = build_worker(
             await connect_temporal(stack.address, namespace=stack.namespace),
             store=store,
-            agents=(story_agent(place.gate),),
+            agents=(story_agent(place.gate, place.payments),),
             bus=bus,
             task_queue=stack.task_queue,
             graceful_seconds=2.0,

@@ -7,8 +7,7 @@ import inspect
 import json
 import pkgutil
 import re
-from collections.abc import Iterator
-from decimal import Decimal
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +17,16 @@ from typer import Argument, Option
 
 import turnlane.records
 from turnlane.client.cli.send import ConversationId
+from turnlane.client.cli.telling import answering_models, tell_messages, tell_run
 from turnlane.client.cli.verbs import Session, verb
+from turnlane.client.cli.wording import cost_words, operation_words, question_words, usage_words
+from turnlane.client.client import Turnlane
+from turnlane.records.approvals import PendingApproval
 from turnlane.records.errors import InvalidInputError, RunNotFoundError
 from turnlane.records.events import EVENT_ADAPTER
-from turnlane.records.messages import Message
-from turnlane.records.runs import Run
-from turnlane.records.usage import CostValue, Usage
+from turnlane.records.ledger import LedgerKind
+from turnlane.records.runs import RunView
+from turnlane.records.usage import Usage
 
 Limit = Annotated[int, Option(min=1, max=1000, help="How many at most.")]
 Cursor = Annotated[str | None, Option(help="Continue where an earlier answer ended.")]
@@ -48,7 +51,10 @@ async def runs(session: Session, conversation_id: ConversationId) -> None:
     if not lines:
         session.out.say("no run is active", "dim")
         return
-    session.out.table(("run", "state", "revision"), ((line.id, line.state.value, line.revision) for line in lines))
+    session.out.table(
+        ("run", "state", "revision", "doing"),
+        ((line.id, line.state.value, line.revision, operation_words(line.last_operation)) for line in lines),
+    )
 
 
 async def show(
@@ -58,35 +64,71 @@ async def show(
 ) -> None:
     """Show a conversation as it stands, or one run of it."""
     async with session.client() as client:
+        answered_by = await _answering_models(client, conversation_id)
+        pending = await client.pending_approvals(conversation_id, limit=1000)
         if run_id is not None:
             view = await client.run(conversation_id, run_id)
             if view is None:
                 raise RunNotFoundError("the conversation has no such run", run_id=run_id)
-            session.out.record(view)
-            _tell_run(session, view.run)
-            _tell_messages(session, (view.assistant,) if view.assistant else ())
+            waiting = [question for question in pending if question.run_id == run_id]
+            _show_run(session, view, waiting, answered_by.get(run_id))
             return
         snapshot = await client.snapshot(conversation_id)
-    session.out.record(snapshot)
+        spent = await client.spend(conversation_id)
+        model = await client.chosen_model(conversation_id)
+    known = {"approvals": pending, "model": model, "spend": spent, "answered_by": answered_by}
+    session.out.record({**snapshot.model_dump(mode="json"), **known})
     if snapshot.version == 0:
         session.out.say(NOTHING_SAID, "dim")
         return
-    session.out.say(f"{conversation_id}: agent {snapshot.agent or '-'}, version {snapshot.version}", "bold")
-    _tell_messages(session, snapshot.messages)
+    chosen = f", model {model}" if model else ""
+    session.out.say(f"{conversation_id}: agent {snapshot.agent or '-'}{chosen}, version {snapshot.version}", "bold")
+    tell_messages(session.out, snapshot.messages)
     for run in snapshot.runs:
-        _tell_run(session, run)
+        tell_run(session.out, run, answered_by.get(run.id))
+    _tell_pending(session, pending)
+    if spent.runs:
+        session.out.say(f"spent by {spent.runs} ended runs: {usage_words(spent.total)}", "dim")
+
+
+def _show_run(session: Session, view: RunView, waiting: Sequence[PendingApproval], model: str | None) -> None:
+    session.out.record({**view.model_dump(mode="json"), "approvals": waiting, "answered_by": model})
+    tell_run(session.out, view.run, model)
+    tell_messages(session.out, (view.assistant,) if view.assistant else ())
+    _tell_pending(session, waiting)
+
+
+def _tell_pending(session: Session, waiting: Sequence[PendingApproval]) -> None:
+    for question in waiting:
+        session.out.say(f"{question_words(question)}; approval {question.approval_id}", "bold yellow")
+
+
+async def _answering_models(client: Turnlane, conversation_id: str) -> dict[str, str]:
+    """Which model gave the latest answer of each run."""
+    found: dict[str, str] = {}
+    kinds, seq = (LedgerKind.PROVIDER_RESPONSE.value,), 1
+    while True:
+        page = await client.ledger(conversation_id, from_seq=seq, kinds=kinds)
+        found.update(answering_models(page.items))
+        if page.next_seq is None:
+            return found
+        seq = page.next_seq
 
 
 async def messages(
-    session: Session, conversation_id: ConversationId, limit: Limit = 100, cursor: Cursor = None
+    session: Session,
+    conversation_id: ConversationId,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    compacted: Annotated[bool, Option("--compacted", help="Those too that a summary stands for.")] = False,
 ) -> None:
     """List what was said, oldest first."""
     async with session.client() as client:
-        page = await client.messages(conversation_id, limit=limit, cursor=cursor)
+        page = await client.messages(conversation_id, limit=limit, cursor=cursor, include_compacted=compacted)
     session.out.record(page)
     if not page.items and cursor is None:
         session.out.say(NOTHING_SAID, "dim")
-    _tell_messages(session, page.items)
+    tell_messages(session.out, page.items)
     _tell_cursor(session, page.next_cursor)
 
 
@@ -115,17 +157,12 @@ async def spend(session: Session, conversation_id: ConversationId) -> None:
         rows.append((f"run {spent.active_run_id}", spent.active))
     session.out.table(("what", "input", "output", "cost"), (_spend_row(*row) for row in rows))
     if spent.missing:
-        session.out.say(f"of {spent.missing} nobody knows the cost; known: {_costs(spent.costs)}", "dim")
+        session.out.say(f"of {spent.missing} nobody knows the cost; known: {cost_words(spent.costs)}", "dim")
 
 
 def _spend_row(name: str, usage: Usage) -> tuple[str, int | None, int | None, str | None]:
-    cost = None if usage.cost is None or usage.cost.value is None else _costs((usage.cost,))
+    cost = None if usage.cost is None or usage.cost.value is None else cost_words((usage.cost,))
     return name, usage.input_tokens.value, usage.output_tokens.value, cost
-
-
-def _costs(costs: tuple[CostValue, ...]) -> str:
-    known = (f"{Decimal(repr(cost.value)):f} {cost.currency or ''}".strip() for cost in costs)
-    return ", ".join(known) or "nothing"
 
 
 async def schema(
@@ -169,19 +206,6 @@ def _records() -> Iterator[type[BaseModel]]:
         for name, found in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if issubclass(found, BaseModel) and found.__module__ == module.name and not name.startswith("_"):
                 yield found
-
-
-def _tell_run(session: Session, run: Run) -> None:
-    ending = f" ({run.terminal_reason.value})" if run.terminal_reason else ""
-    failure = f" {run.failure.failure_class.value}" if run.failure else ""
-    session.out.say(f"run {run.id}: {run.state.value}{ending}{failure}, revision {run.revision}", "dim")
-
-
-def _tell_messages(session: Session, said: tuple[Message, ...]) -> None:
-    for message in said:
-        session.out.say(f"{message.role.value} {message.id} ({message.status.value})", "bold")
-        if message.text:
-            session.out.say(message.text)
 
 
 def _tell_cursor(session: Session, cursor: str | None) -> None:

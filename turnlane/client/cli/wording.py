@@ -18,7 +18,7 @@ from turnlane.records.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from turnlane.records.runs import Failure, FailureClass, TerminalReason
+from turnlane.records.runs import Failure, FailureClass, Operation, TerminalReason
 from turnlane.records.usage import CostValue, Usage
 
 LONGEST_VALUE = 200
@@ -91,6 +91,14 @@ def retry_words(entry: Mapping[str, JsonValue]) -> str:
         return f"{reason}: asked again, with files told by their names alone"
     seconds = delay / 1000 if isinstance(delay, int | float) else 0
     return f"{reason}: tried again in {seconds:.1f} s"
+
+
+def operation_words(operation: Operation | None) -> str | None:
+    """What a run does at its provider, or did last."""
+    if operation is None:
+        return None
+    step = "" if operation.step is None else f" of step {operation.step + 1}"
+    return f"{operation.kind.value}{step}: {operation.phase.value}"
 
 
 # --- approvals ----------------------------------------------------------------------------------
