@@ -154,12 +154,14 @@ def add_usage(total: Usage | None, step: Usage | None) -> Usage | None:
         return total
     tokens = {name: _sum_tokens(getattr(total, name), getattr(step, name)) for name in TOKEN_FIELDS}
     cost = _sum_cost(total.cost, step.cost)
+    floor = reduce(add_cost, (*total.cost_floor, *step.cost_floor), ()) if cost.value is None else ()
     return Usage(
         **tokens,
         cost=cost,
         partial=total.partial or step.partial,
-        known_costs=reduce(add_cost, (*total.cost_floor, *step.cost_floor), ()) if cost.value is None else (),
-        unpriced=total.lacks_price or step.lacks_price,
+        known_costs=floor,
+        # Two currencies have no sum, in whatever order they came.
+        unpriced=total.lacks_price or step.lacks_price or len(floor) > 1,
         uncounted=total.uncounted or step.uncounted,
     )
 
