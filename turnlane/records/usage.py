@@ -154,7 +154,9 @@ def add_usage(total: Usage | None, step: Usage | None) -> Usage | None:
         return total
     tokens = {name: _sum_tokens(getattr(total, name), getattr(step, name)) for name in TOKEN_FIELDS}
     cost = _sum_cost(total.cost, step.cost)
-    floor = reduce(add_cost, (*total.cost_floor, *step.cost_floor), ()) if cost.value is None else ()
+    floor: tuple[CostValue, ...] = ()
+    if cost.value is None:
+        floor = reduce(add_cost, (*total.cost_floor, *step.cost_floor), floor)
     return Usage(
         **tokens,
         cost=cost,
