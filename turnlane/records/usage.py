@@ -154,16 +154,12 @@ def add_usage(total: Usage | None, step: Usage | None) -> Usage | None:
         return total
     tokens = {name: _sum_tokens(getattr(total, name), getattr(step, name)) for name in TOKEN_FIELDS}
     cost = _sum_cost(total.cost, step.cost)
-    floor: tuple[CostValue, ...] = ()
-    if cost.value is None:
-        floor = reduce(add_cost, (*total.cost_floor, *step.cost_floor), floor)
     return Usage(
         **tokens,
         cost=cost,
         partial=total.partial or step.partial,
-        known_costs=floor,
-        # Two currencies have no sum, in whatever order they came.
-        unpriced=total.lacks_price or step.lacks_price or len(floor) > 1,
+        known_costs=reduce(add_cost, (*total.cost_floor, *step.cost_floor), ()) if cost.value is None else (),
+        unpriced=total.lacks_price or step.lacks_price,
         uncounted=total.uncounted or step.uncounted,
     )
 
