@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from temporalio.workflow import _Definition
 
 from turnlane.client.cli.app import build_app
+from turnlane.client.cli.chat_commands import HELP
 from turnlane.client.cli.verbs import exit_code
 from turnlane.records.admissions import Policy
 from turnlane.records.base import Payload
@@ -18,8 +21,10 @@ from turnlane.records.errors import TurnlaneError, error_for
 from turnlane.records.events import DURABLE_TYPES, EVENT_ADAPTER
 from turnlane.records.files import FileLimits
 from turnlane.records.lane import LaneSettings
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import Limits
-from turnlane.records.runs import ENDINGS
+from turnlane.records.runs import ENDINGS, FailureClass
+from turnlane.workflows.lane import ConversationLane
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -166,6 +171,46 @@ def test_every_environment_variable_of_the_reference_is_read_somewhere() -> None
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "turnlane").rglob("*.py"))
 
     assert named == set(re.findall(r'"(TURNLANE_[A-Z_]+)"', sources))
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    pages = {page for page in (ROOT / "docs").rglob("*.md") if page not in NOTES}
+
+    assert pages - {index} == {(index.parent / link).resolve() for link in links(index)}
+
+
+@pytest.mark.parametrize(("heading", "kinds"), [("failure", FailureClass), ("kind", LedgerKind)])
+def test_every_failure_class_and_ledger_kind_is_explained(heading: str, kinds: type[StrEnum]) -> None:
+    assert [kind.value for kind in kinds] == [row[0] for row in table(REFERENCE, heading, 1)]
+
+
+def test_every_handler_of_a_lane_is_told_to_other_languages() -> None:
+    text = (ROOT / "docs" / "howto" / "other-languages.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:5]] for line in text.splitlines() if line.startswith("| `")]
+    kinds = ("update", "signal", "query")
+    told = {
+        (name, kind)
+        for names, *says in rows
+        for name in re.findall(r"`(\w+)`", names)
+        for kind, word in zip(kinds, says, strict=True)
+        if word == "yes"
+    }
+
+    assert handlers() == told
+
+
+def handlers() -> set[tuple[str, str]]:
+    """Name and kind of each handler of the lane."""
+    lane = _Definition.must_from_class(ConversationLane)
+    kinds = {"update": lane.updates, "signal": lane.signals, "query": lane.queries}
+    return {(name, kind) for kind, named in kinds.items() for name in named if name is not None}
+
+
+def test_every_line_of_a_chat_that_does_something_is_in_the_reference() -> None:
+    told = set(re.findall(r"^(/\w+)", HELP, re.MULTILINE))
+
+    assert told == {name for name in re.findall(r"`(/\w+)`", REFERENCE.read_text(encoding="utf-8")) if name != "/help"}
 
 
 def test_concepts_tell_every_ending_as_the_table_in_the_code() -> None:
