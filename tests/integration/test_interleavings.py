@@ -14,14 +14,15 @@ from tests.conftest import Bench, Serve
 from tests.integration.approval_stage import Till, asked, open_till, outputs, pending, respond
 from tests.integration.play import Play, current, open_play, run_id
 from tests.integration.stage import BOUND, HeldStore, until
-from turnlane.agent import Compaction, PolicyContext, SummaryContext, Tool, ToolContext, tool
+from turnlane.agent import Compaction, PolicyContext, SummaryContext, Tool, ToolContext, Upload, tool
 from turnlane.client import Ticket
 from turnlane.records.admissions import Policy
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import ConversationActiveError, ConversationPurgedError
 from turnlane.records.lane import LaneSettings
-from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
-from turnlane.records.runs import RunState
+from turnlane.records.messages import TextPart, ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.prompt import PromptFile
+from turnlane.records.runs import Failure, FailureClass, RunState, TerminalReason
 from turnlane.testing.races import Barrier
 
 pytestmark = pytest.mark.server
@@ -333,6 +334,51 @@ async def test_a_call_in_an_answer_that_never_ended_is_closed_with_its_run(
 
 async def _holds_a_call(play: Play) -> bool:
     return any(isinstance(part, ToolCallPart) for message in await play.messages() for part in message.parts)
+
+
+async def test_a_step_that_failed_behind_a_call_is_made_again_by_the_next_lane_and_no_step_behind_it(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    refused = Failure(failure_class=FailureClass.INVALID_REQUEST, status=400)
+    play = await open_play(bench, serve, conversation, hold="finish_step", hold_answer=True)
+    assert play.held is not None
+    ticket = await play.submit("go")
+    first = await play.stage.call(1)
+    first.ask("l1", "look")
+    first.fail(refused)
+    await play.held.barrier.until_reached()
+    await play.lane.terminate("a test loses it")
+    await play.client.deliver(conversation, "word", "1", "opens the lane")
+    play.held.barrier.release()
+    second = await play.stage.call(2)
+    second.fail(refused)
+    result = await ticket.result(BOUND)
+
+    assert (0, [("user", "go")]) == (second.request.step, second.heard)
+    assert (TerminalReason.PROVIDER_FAILURE, refused) == (result.reason, result.failure)
+
+
+async def test_a_file_that_was_refused_is_refused_once_more_for_a_lane_that_was_lost(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    refused = Failure(failure_class=FailureClass.FILE_REFUSED, status=400)
+    play = await open_play(bench, serve, conversation)
+    upload = Upload(data=b"%PDF-1.4 words", media_type="application/pdf", filename="note.pdf")
+    ticket = await play.client.submit(conversation, [TextPart(text="look"), upload])
+    (await play.stage.call(1)).fail(refused)
+    await play.stage.call(2)
+    await play.lane.terminate("a test loses it")
+    await play.client.deliver(conversation, "word", "1", "opens the lane")
+    (await play.stage.call(3)).fail(refused)
+    (await play.stage.call(4)).answer("a note")
+    result = await ticket.result(BOUND)
+
+    with_files = [
+        any(isinstance(part, PromptFile) for message in call.request.prompt.messages for part in message.parts)
+        for call in play.stage.calls
+    ]
+    assert (TerminalReason.SUCCESS, "a note") == (result.reason, result.text)
+    assert [True, False, True, False] == with_files
 
 
 # --- compaction and everything else -------------------------------------------------------------

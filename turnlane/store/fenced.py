@@ -19,7 +19,7 @@ from turnlane.records.events import Metrics
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, Part
 from turnlane.records.mutations import MutationKind
-from turnlane.records.runs import Operation, RunState
+from turnlane.records.runs import Operation, OperationPhase, RunState
 from turnlane.records.steps import Fence
 from turnlane.records.usage import UNREPORTED, Usage, add_usage, stated
 from turnlane.store.content import CALL, MODEL
@@ -163,7 +163,8 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
     parts = finish.parts if finish.keep_parts else ()
     _write_draft(work, run, fence.step, parts, now)
     if finish.keep_parts:
-        run.steps_done = fence.step + 1
+        # What a step said that failed or was cut is kept, but a lane that is lost behind it makes it again.
+        run.steps_done = fence.step + (finish.operation.phase is OperationPhase.COMPLETED)
         _insert_calls(work, run, fence.step, finish.calls)
     run.attempt_open = False
     run.usage = dump_usage(add_usage(load_usage(run.usage), _spent(finish)))
