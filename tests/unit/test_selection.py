@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from turnlane.records.messages import (
     Part,
     Role,
     TextPart,
+    ToolApprovalRequestPart,
     ToolCallPart,
     ToolOutcome,
     ToolResultPart,
@@ -265,3 +266,13 @@ def _closed(each: Message) -> Message:
 
 def test_a_cut_whose_last_message_is_gone_cuts_nothing() -> None:
     assert frozenset() == cut_history(history("user-1", "assistant-1"), "user-0")
+
+
+@pytest.mark.parametrize(("now", "kept"), [(AT, 3), (AT + timedelta(minutes=2), 1)])
+def test_a_turn_whose_question_lapsed_may_go(now: datetime, kept: int) -> None:
+    asked = ToolApprovalRequestPart(approval_id="a", call_id="1", expires_at=AT + timedelta(minutes=1))
+    messages = [message("user-1"), message("assistant-1", call("1"), asked), message("user-2")]
+
+    selection = select(messages, available=1, now=now)
+
+    assert kept == len(selection.messages)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, takewhile
 
 from turnlane.activities.counting import Counting
+from turnlane.activities.lane_work import utc_now
 from turnlane.agent.context import ContextBudget, PromptBudget, decide_context
 from turnlane.agent.models import Model
 from turnlane.agent.prompt import ComposedPrompt
@@ -89,6 +90,7 @@ class Budgeting:
                 available_tokens=max(0, target),
                 keep_recent_turns=self._budget.keep_recent_turns,
                 failed_assistant=weighing.failed_assistant,
+                now=utc_now(),
                 estimate_message=lambda message: estimate[message.id],
             )
             prompt = await render(_evicted(selection))

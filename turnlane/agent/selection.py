@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from turnlane.agent.context import whole_number
 from turnlane.agent.tokens import CountGiven, as_count
-from turnlane.agent.turns import BESIDE, Turn, group_turns
+from turnlane.agent.turns import BESIDE, Turn, group_turns, lapsed_questions
 from turnlane.records.messages import FailedAssistant, Message, Role, is_speakable
 from turnlane.records.tokens import UNKNOWN_COUNT, TokenCount, add_counts
 
@@ -71,12 +72,14 @@ def select_history(
     estimate_message: EstimateMessage,
     keep_recent_turns: int = 1,
     failed_assistant: FailedAssistant = "omit",
+    now: datetime | None = None,
 ) -> Selection:
     """Leave out the oldest complete turns until the rest has at most `available_tokens`.
 
     Answers that no model hears are neither counted nor returned. System texts and summaries stay, turns that
     are not complete stay, and so does everything from the last `keep_recent_turns`th answered turn on; 0 protects
-    none. With a count that is unknown nothing but the unheard is left out. Raises TypeError or ValueError for
+    none. A turn whose question for approval lapsed by `now` is complete: no answer will come. With a count that
+    is unknown nothing but the unheard is left out. Raises TypeError or ValueError for
     numbers that are not whole and for estimates that are no counts.
     """
     whole_number("available_tokens", available_tokens)
@@ -88,7 +91,7 @@ def select_history(
         if counts[message.id].known is None:
             return _undecided(messages, spoken, counts)
     turns = group_turns(messages)
-    reasons = _protected(turns, keep_recent_turns, failed_assistant)
+    reasons = _protected(turns, keep_recent_turns, failed_assistant, lapsed_questions(messages, now))
     evicted = _evicted(turns, reasons, counts, available_tokens)
     return _selection(messages, spoken, counts, reasons, evicted, available_tokens)
 
@@ -110,23 +113,27 @@ def _is_spoken(message: Message, failed_assistant: FailedAssistant) -> bool:
     return message.role is not Role.ASSISTANT or is_speakable(message.status, failed_assistant)
 
 
-def _protected(turns: Sequence[Turn], keep: int, failed_assistant: FailedAssistant) -> dict[str, SelectionReason]:
+def _protected(
+    turns: Sequence[Turn], keep: int, failed_assistant: FailedAssistant, lapsed: Set[str]
+) -> dict[str, SelectionReason]:
     """The messages that stay whatever it costs, and why."""
-    answered = [place for place, turn in enumerate(turns) if not turn.is_beside and turn.is_answered(failed_assistant)]
+    answered = [
+        place for place, turn in enumerate(turns) if not turn.is_beside and turn.is_answered(failed_assistant, lapsed)
+    ]
     recent = answered[max(0, len(answered) - keep) :]
     recent_from = recent[0] if recent else len(turns)
     reasons: dict[str, SelectionReason] = {}
     for place, turn in enumerate(turns):
-        reason = _protection(turn, place >= recent_from, failed_assistant)
+        reason = _protection(turn, place >= recent_from, turn.is_complete(failed_assistant, lapsed))
         if reason is not None:
             reasons |= {message.id: reason for message in turn.messages}
     return reasons
 
 
-def _protection(turn: Turn, is_recent: bool, failed_assistant: FailedAssistant) -> SelectionReason | None:
+def _protection(turn: Turn, is_recent: bool, is_complete: bool) -> SelectionReason | None:
     if turn.is_beside:
         return SelectionReason.PROTECTED_SYSTEM
-    if not turn.is_complete(failed_assistant):
+    if not is_complete:
         return SelectionReason.PROTECTED_INCOMPLETE_TURN
     return SelectionReason.PROTECTED_RECENT_TURN if is_recent else None
 

@@ -59,14 +59,14 @@ class Turn:
             part.call_id for part in parts if isinstance(part, ToolApprovalRequestPart) and part.approval_id in lapsed
         }
 
-    def is_complete(self, failed_assistant: FailedAssistant = "omit") -> bool:
+    def is_complete(self, failed_assistant: FailedAssistant = "omit", lapsed: Set[str] = frozenset()) -> bool:
         """Whether it is settled, and somebody asked for it."""
-        return self.messages[0].role is Role.USER and self.is_settled(failed_assistant)
+        return self.messages[0].role is Role.USER and self.is_settled(failed_assistant, lapsed)
 
-    def is_answered(self, failed_assistant: FailedAssistant = "omit") -> bool:
+    def is_answered(self, failed_assistant: FailedAssistant = "omit", lapsed: Set[str] = frozenset()) -> bool:
         """Whether it is complete, and every answer of it is heard by the model."""
         answers = (message for message in self.messages if message.role is Role.ASSISTANT)
-        return self.is_complete(failed_assistant) and all(
+        return self.is_complete(failed_assistant, lapsed) and all(
             is_speakable(answer.status, failed_assistant) for answer in answers
         )
 
