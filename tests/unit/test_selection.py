@@ -273,6 +273,6 @@ def test_a_turn_whose_question_lapsed_may_go(now: datetime, kept: int) -> None:
     asked = ToolApprovalRequestPart(approval_id="a", call_id="1", expires_at=AT + timedelta(minutes=1))
     messages = [message("user-1"), message("assistant-1", call("1"), asked), message("user-2")]
 
-    selection = select(messages, available=1, now=now)
+    selection = select(messages, available=1, keep=0, now=now)
 
     assert kept == len(selection.messages)
