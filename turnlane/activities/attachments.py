@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.providers.wording import attachment_note
@@ -50,11 +50,11 @@ async def resolve_files(history: Sequence[HistoryMessage], options: HistoryOptio
 
 
 async def _resolve(part: FilePart, message: Message, options: HistoryOptions) -> ResolvedFile | None:
-    if options.resolve_file is None:
+    resolve = options.resolve_file
+    if resolve is None:
         return resolve_reference(part)
     try:
-        given = options.resolve_file(part, message)
-        resolved = await given if inspect.isawaitable(given) else given
+        resolved = await asked(lambda: resolve(part, message))
         if resolved is not None and not isinstance(resolved, ResolvedFile):
             raise TypeError("a file is resolved to a FileUrl, FileBytes, FileText or ProviderFile, or to None")
         return resolved

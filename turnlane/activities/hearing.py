@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 from datetime import datetime
 
+from turnlane.activities.asking import asked
 from turnlane.activities.attachments import resolve_files
 from turnlane.activities.failing import ApplicationFailedError, place_of
 from turnlane.activities.kept_files import KeptFiles
@@ -58,8 +58,8 @@ def _told(item: HistoryMessage, own: Sequence[HistoryStep] | None) -> Message:
 async def _by_application(messages: Sequence[Message], options: HistoryOptions, tools: Sequence[ToolSpec]) -> Prompt:
     assert options.project is not None
     try:
-        given = options.project(messages)
-        made = await given if inspect.isawaitable(given) else given
+        project = options.project
+        made = await asked(lambda: project(messages))
         if not isinstance(made, OwnProjection):
             raise TypeError("a projection returns an OwnProjection")
         return Prompt(system=tuple(made.system), messages=tuple(made.messages), tools=tuple(tools))
