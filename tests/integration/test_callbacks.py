@@ -14,6 +14,7 @@ from tests.integration.stage import BOUND, until
 from tests.replay.replaying import replay
 from turnlane.activities import asking, patience
 from turnlane.agent import Approvals
+from turnlane.agent.compaction import Compaction
 from turnlane.records.errors import PolicyFailedError, PreflightFailedError
 from turnlane.records.lane import LaneSettings, RetryFacts
 from turnlane.records.ledger import LedgerKind
@@ -177,3 +178,29 @@ async def test_a_try_that_an_interrupt_forestalls_is_not_told_as_begun(
 
     assert TerminalReason.INTERRUPTED is result.reason
     assert LedgerKind.RETRY_STARTED not in [event.kind for event in await play.ledger()]
+
+
+@pytest.mark.parametrize("what", ["hears nothing", "breaks out"])
+async def test_a_summary_that_never_comes_fails_its_compaction_and_no_run(
+    bench: Bench, serve: Serve, conversation: str, what: str
+) -> None:
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def summarize(context: Any) -> Any:
+        begun.set()
+        if what == "breaks out":
+            raise SystemExit(3)
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    compaction = Compaction(turns=1, keep_recent_turns=1, summarize=summarize, seconds=0.3)
+    play = await open_play(bench, serve, conversation, compaction=compaction)
+    play.stage.play()
+    reasons = [await play.reasons(await play.submit(name)) for name in "ABC"]
+    release.set()
+
+    assert begun.is_set()
+    assert [["success"]] * 3 == reasons

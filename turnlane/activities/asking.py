@@ -32,19 +32,19 @@ class BrokeOutError(Exception):
 
 
 @overload
-async def asked(ask: Callable[[], Awaitable[T]], seconds: float = ASK_SECONDS) -> T: ...
+async def asked(ask: Callable[[], Awaitable[T]], seconds: float | None = ASK_SECONDS) -> T: ...
 
 
 @overload
-async def asked(ask: Callable[[], T | Awaitable[T]], seconds: float = ASK_SECONDS) -> T: ...
+async def asked(ask: Callable[[], T | Awaitable[T]], seconds: float | None = ASK_SECONDS) -> T: ...
 
 
-async def asked(ask: Callable[[], T | Awaitable[T]], seconds: float = ASK_SECONDS) -> T:
+async def asked(ask: Callable[[], T | Awaitable[T]], seconds: float | None = ASK_SECONDS) -> T:
     """Return what a function answers, itself or by what it returns to be awaited.
 
-    Raises what it raises, if that is an `Exception`, and `BrokeOutError` for anything else; `PatienceLostError` when it
-    is not done within `seconds`. Cancelling this cancels it, and ends after `GRACE_SECONDS` whatever it does. A
-    synchronous function runs in the event loop and cannot be left behind.
+    Raises what it raises, if that is an `Exception`, and `BrokeOutError` for anything else; `PatienceLostError` when
+    it is not done within `seconds` (None: however long it takes). Cancelling this cancels it, and ends after
+    `GRACE_SECONDS` whatever it does. A synchronous function runs in the event loop and cannot be left behind.
     """
     answer = _called(ask)
     if not inspect.isawaitable(answer):

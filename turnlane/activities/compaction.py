@@ -16,6 +16,7 @@ from datetime import datetime
 from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
+from turnlane.activities.asking import asked
 from turnlane.activities.compaction_state import chosen_model, heard, judged, state_of
 from turnlane.activities.failing import as_failures, persist, place_of
 from turnlane.activities.lane_work import utc_now
@@ -183,10 +184,11 @@ class _Attempt:
 
     async def _summarize(self, messages: tuple[Message, ...]) -> BaseModel:
         context = self._context(messages)
-        if self._compaction.summarize is None:
+        summarize = self._compaction.summarize
+        if summarize is None:
             return await self._ask_model(context)
         try:
-            given = await self._compaction.summarize(context)
+            given = await asked(lambda: summarize(context), None)
             if isinstance(given, Summarized):
                 self._usage = given.usage
                 given = given.summary

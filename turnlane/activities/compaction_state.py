@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-
+from turnlane.activities.asking import asked
 from turnlane.activities.failing import persist
 from turnlane.agent.agent import Agent
 from turnlane.agent.compactable import CompactableHistory
@@ -24,10 +23,10 @@ async def judged(compaction: Compaction, state: CompactionState) -> Judged:
         return Judged(True)
     if compaction.tokens is not None and state.tokens >= compaction.tokens:
         return Judged(True)
-    if compaction.threshold is None:
+    threshold = compaction.threshold
+    if threshold is None:
         return Judged(compaction.turns is None and compaction.tokens is None)
-    answer = compaction.threshold(state)
-    found = await answer if inspect.isawaitable(answer) else answer
+    found = await asked(lambda: threshold(state))
     return found if isinstance(found, Judged) else Judged(bool(found))
 
 

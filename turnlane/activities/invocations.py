@@ -11,7 +11,6 @@ from anywhere, in a tool too, on a conversation that has a lane or has none.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from turnlane.activities.asking import asked
 from turnlane.activities.attempts import current_attempt
 from turnlane.activities.completing import Completing, Completion
 from turnlane.activities.providers.base import ProviderRequest
@@ -162,10 +162,9 @@ class ModelInvocations:
 
     async def announce(self, attempt: InvocationAttempt) -> None:
         """Tell the application of an attempt that is about to be made. What it raises prevents the call."""
-        if self._on_attempt is not None:
-            told = self._on_attempt(attempt)
-            if inspect.isawaitable(told):
-                await told
+        tell = self._on_attempt
+        if tell is not None:
+            await asked(lambda: tell(attempt))
 
     # --- agent runs -----------------------------------------------------------------------------
 
@@ -175,8 +174,7 @@ class ModelInvocations:
 
     async def admit_run(self, run: RunContext, invocation_id: str) -> InvocationStarted:
         """Admit a run as an invocation; the run of another lane or worker goes on with the one it has."""
-        given = self._agent_trace(run)
-        trace = await given if inspect.isawaitable(given) else given
+        trace = await asked(lambda: self._agent_trace(run))
         caller = await self.authorize("agent", run.run.conversation_id, run.context, trace)
         started = self._started(
             InvocationMode.AGENT,
@@ -208,9 +206,8 @@ class ModelInvocations:
         self, action: Action, conversation_id: str, context: Any, trace: InvocationTrace | None = None
     ) -> Caller:
         """Ask the application. Raises what it raises, and TypeError if it names no caller."""
-        asked = AuthorizationRequest(action=action, conversation_id=conversation_id, context=context, trace=trace)
-        given = self._authorize(asked)
-        caller = await given if inspect.isawaitable(given) else given
+        question = AuthorizationRequest(action=action, conversation_id=conversation_id, context=context, trace=trace)
+        caller = await asked(lambda: self._authorize(question))
         if not isinstance(caller, Caller):
             raise TypeError("authorize returns a Caller")
         return caller
