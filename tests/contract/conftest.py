@@ -49,7 +49,7 @@ from turnlane.records.mutations import (
 from turnlane.records.runs import Failure, Operation, OperationKind, OperationPhase, QueuePriority, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
-from turnlane.store.protocol import Committed, NewCall, StepFinish, StepStart, Written
+from turnlane.store.payloads import Committed, NewCall, StepFinish, StepStart, Written
 from turnlane.store.sql import SqlStore, open_store
 
 STORES = ("file", "memory", "aiosqlite")

@@ -20,7 +20,7 @@ from turnlane.records.messages import (
 from turnlane.records.mutations import Mutation
 from turnlane.records.runs import TerminalReason
 from turnlane.records.steps import Fence
-from turnlane.store.protocol import NewCall
+from turnlane.store.payloads import NewCall
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane

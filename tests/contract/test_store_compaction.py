@@ -17,7 +17,7 @@ from turnlane.records.mutations import CommitOutcome, CompactRange, Mutation, Mu
 from turnlane.records.runs import Operation, OperationKind, OperationPhase, Run
 from turnlane.records.steps import Fence
 from turnlane.records.usage import Provenance, Usage, UsageValue
-from turnlane.store.protocol import CompactionFinish, CompactionStart, StepFinish, Written
+from turnlane.store.payloads import CompactionFinish, CompactionStart, StepFinish, Written
 
 JSON = "application/json"
 

@@ -15,7 +15,7 @@ from turnlane.records.lane import RunProgress
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import ToolResultPart
 from turnlane.records.steps import Fence
-from turnlane.store.protocol import NewEvent, Spill
+from turnlane.store.payloads import NewEvent, Spill
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane

@@ -12,7 +12,7 @@ from turnlane.records.messages import TextPart, ToolResultPart
 from turnlane.records.runs import OperationPhase, Run, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.records.usage import Provenance
-from turnlane.store.protocol import NewCall
+from turnlane.store.payloads import NewCall
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane

@@ -12,7 +12,7 @@ from turnlane.records.admissions import Policy
 from turnlane.records.errors import RunNotFoundError, StoreIntegrityError
 from turnlane.records.messages import FilePart, TextPart, ToolCallPart
 from turnlane.records.runs import TerminalReason
-from turnlane.store.protocol import HistoryMessage
+from turnlane.store.payloads import HistoryMessage
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane

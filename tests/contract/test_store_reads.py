@@ -12,7 +12,7 @@ from turnlane.records.errors import InvalidInputError
 from turnlane.records.lane import ids_for_key
 from turnlane.records.limits import KIB
 from turnlane.records.runs import RunState
-from turnlane.store.protocol import StoredBlob
+from turnlane.store.payloads import StoredBlob
 from turnlane.store.sql import SqlStore
 
 if TYPE_CHECKING:

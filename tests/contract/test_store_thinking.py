@@ -17,7 +17,7 @@ from turnlane.agent import AnthropicModel, OpenAIModel
 from turnlane.records.base import JsonObject, ProviderEnvelope
 from turnlane.records.messages import Part, ReasoningPart, TextPart, ToolCallPart
 from turnlane.records.prompt import Prompt
-from turnlane.store.protocol import NewCall
+from turnlane.store.payloads import NewCall
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane

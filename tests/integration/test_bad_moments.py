@@ -24,7 +24,7 @@ from turnlane.records.errors import StoreIntegrityError, UnknownAgentError
 from turnlane.records.lane import LaneSettings
 from turnlane.records.mutations import CommitBatch, CommitOutcome, CommitReply, MutationKind
 from turnlane.records.runs import RunView
-from turnlane.store.protocol import Committed
+from turnlane.store.payloads import Committed
 
 pytestmark = pytest.mark.server
 

@@ -25,7 +25,7 @@ from turnlane.records.messages import ToolOutcome, ToolResultPart
 from turnlane.records.mutations import CommitBatch, CommitOutcome, CommitReply, MutationKind
 from turnlane.records.runs import FailureClass, RunState, TerminalReason
 from turnlane.records.steps import FinishReason
-from turnlane.store.protocol import Committed
+from turnlane.store.payloads import Committed
 from turnlane.workflows.lane import MAX_REOPENS
 
 pytestmark = pytest.mark.server

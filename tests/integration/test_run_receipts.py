@@ -24,7 +24,7 @@ from turnlane.records.invocations import (
 )
 from turnlane.records.lane import RetryFacts
 from turnlane.records.runs import Failure, FailureClass
-from turnlane.store.protocol import RunContext
+from turnlane.store.payloads import RunContext
 
 KEY = bytes(range(32))
 SOON = RetryFacts(initial_seconds=0.01, max_seconds=0.02)

@@ -19,7 +19,8 @@ from turnlane.records.errors import StoreUnavailableError
 from turnlane.records.lane import LaneSettings
 from turnlane.records.mutations import CommitBatch
 from turnlane.store.bus import InProcessBus
-from turnlane.store.protocol import Committed, Store
+from turnlane.store.payloads import Committed
+from turnlane.store.protocol import Store
 from turnlane.store.sql import SqlStore
 from turnlane.testing.races import Barrier
 from turnlane.worker import build_worker

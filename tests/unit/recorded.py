@@ -24,7 +24,7 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.prompt import Prompt, PromptFile, Speaker
-from turnlane.store.protocol import HistoryMessage, HistoryStep
+from turnlane.store.payloads import HistoryMessage, HistoryStep
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SIGNED = ProviderEnvelope(provider="anthropic", data={"type": "thinking", "thinking": "hm", "signature": "s"})

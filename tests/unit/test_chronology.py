@@ -21,7 +21,7 @@ from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.projection import Verdict
 from turnlane.agent import HistoryOptions
 from turnlane.records.messages import MessageStatus, Part, Role, ToolApprovalResponsePart, ToolOutcome
-from turnlane.store.protocol import HistoryMessage
+from turnlane.store.payloads import HistoryMessage
 
 STRICT = HistoryOptions(incomplete_tool_turn="error")
 ASKED = (call("1"), request("p", "1"))

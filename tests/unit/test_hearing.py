@@ -15,7 +15,7 @@ from turnlane.agent import FileBytes, FileText, FileUrl, HistoryOptions, OwnProj
 from turnlane.records.lane import Taken
 from turnlane.records.messages import FilePart, Message, Role, TextPart
 from turnlane.records.prompt import Prompt, PromptFile, PromptMessage, Speaker
-from turnlane.store.protocol import HistoryMessage
+from turnlane.store.payloads import HistoryMessage
 
 FILE = FilePart(media_type="image/png", reference="blob:secret", filename="b.png")
 SEEN = record("u", Role.USER, text("see"), FILE)

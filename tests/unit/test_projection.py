@@ -24,7 +24,7 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.prompt import Prompt, PromptMessage, Speaker
-from turnlane.store.protocol import HistoryMessage
+from turnlane.store.payloads import HistoryMessage
 
 
 def last_result(prompt: Prompt) -> ToolResultPart:

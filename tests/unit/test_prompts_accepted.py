@@ -59,7 +59,7 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.prompt import Prompt
-from turnlane.store.protocol import HistoryMessage, HistoryStep
+from turnlane.store.payloads import HistoryMessage, HistoryStep
 from turnlane.testing.fault_plan import seal
 from turnlane.testing.rules_anthropic import check_messages
 from turnlane.testing.rules_chat import check_chat

@@ -18,7 +18,7 @@ from turnlane.records.prompt import Prompt, PromptMessage, Speaker, SystemText, 
 from turnlane.records.runs import FailureClass, Run, RunState
 from turnlane.records.steps import Fence, StepRequest
 from turnlane.records.turns import PreparedTurn, StepOverride
-from turnlane.store.protocol import RunContext
+from turnlane.store.payloads import RunContext
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 MARK = "xq7-never-to-be-seen-9"

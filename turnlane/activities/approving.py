@@ -27,7 +27,8 @@ from turnlane.records.messages import (
     ToolCallPart,
 )
 from turnlane.records.steps import Fence
-from turnlane.store.protocol import NewCall, RunContext, Store
+from turnlane.store.payloads import NewCall, RunContext
+from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from turnlane.agent.history import (
 from turnlane.records.base import clean_text
 from turnlane.records.messages import FilePart, Message, Role, TextPart
 from turnlane.records.prompt import PromptFile
-from turnlane.store.protocol import HistoryMessage
+from turnlane.store.payloads import HistoryMessage
 
 logger = logging.getLogger(__name__)
 

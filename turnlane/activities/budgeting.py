@@ -18,7 +18,7 @@ from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.tokens import CountSource, TokenCount
 from turnlane.records.turns import ContextFigures, HistoryCut, PreparedTurn
-from turnlane.store.protocol import HistoryMessage
+from turnlane.store.payloads import HistoryMessage
 
 ROUNDS = 8
 """How often a cut is made anew because what it left was still too long: the shares it goes by are estimates."""

@@ -19,7 +19,7 @@ from turnlane.records.prompt import Prompt, ToolSpec
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import Fence
 from turnlane.records.turns import PreparedTurn
-from turnlane.store.protocol import RunContext
+from turnlane.store.payloads import RunContext
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,8 @@ from turnlane.records.runs import (
 )
 from turnlane.records.usage import Usage, add_usage
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import CompactionFinish, CompactionStart, Store, Written
+from turnlane.store.payloads import CompactionFinish, CompactionStart, Written
+from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

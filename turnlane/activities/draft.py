@@ -27,7 +27,7 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.steps import CallRef
-from turnlane.store.protocol import NewCall
+from turnlane.store.payloads import NewCall
 
 TOOL_SLACK_SECONDS = 30.0
 UNKNOWN_TOOL = "unknown"

@@ -34,7 +34,7 @@ from turnlane.records.durable import (
 from turnlane.records.errors import TurnlaneError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.lossless import NotLosslessError, decode_lossless, encode_lossless
-from turnlane.store.protocol import NewEvent
+from turnlane.store.payloads import NewEvent
 
 SHORT_SECONDS = 2.0
 """A sleep that has no more than this left is slept by the worker: to leave and come back costs more."""

@@ -8,7 +8,8 @@ from turnlane.activities.failing import persist
 from turnlane.activities.lane_work import utc_now
 from turnlane.records.durable import DurableEntry, call_scope
 from turnlane.records.steps import CallRequest
-from turnlane.store.protocol import NewEvent, Store
+from turnlane.store.payloads import NewEvent
+from turnlane.store.protocol import Store
 
 
 class StoreLog:

@@ -17,7 +17,8 @@ from turnlane.records.prompt import Prompt
 from turnlane.records.steps import Fence
 from turnlane.records.turns import ContextFigures
 from turnlane.records.usage import Usage
-from turnlane.store.protocol import StepFinish, Store
+from turnlane.store.payloads import StepFinish
+from turnlane.store.protocol import Store
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from turnlane.records.errors import FileRefusedError
 from turnlane.records.files import IMAGE_TYPES, PDF_TYPE, FileLimits, blob_of
 from turnlane.records.messages import FilePart, InputPart
-from turnlane.store.protocol import Store, StoredBlob
+from turnlane.store.payloads import StoredBlob
+from turnlane.store.protocol import Store
 
 
 async def check_files(store: Store, conversation_id: str, parts: Sequence[InputPart], limits: FileLimits) -> None:

@@ -15,7 +15,7 @@ from turnlane.agent.history import HistoryOptions, OwnProjection
 from turnlane.records.lane import Taken
 from turnlane.records.messages import Message
 from turnlane.records.prompt import Prompt, ToolSpec
-from turnlane.store.protocol import HistoryMessage, HistoryStep
+from turnlane.store.payloads import HistoryMessage, HistoryStep
 
 logger = logging.getLogger(__name__)
 

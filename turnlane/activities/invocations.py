@@ -47,7 +47,8 @@ from turnlane.records.invocations import (
 from turnlane.records.limits import KIB
 from turnlane.records.misfits import misfits
 from turnlane.records.steps import Fence
-from turnlane.store.protocol import RunContext, Store
+from turnlane.store.payloads import RunContext
+from turnlane.store.protocol import Store
 
 __all__ = [
     "AuthorizationRequest",

@@ -25,7 +25,8 @@ from turnlane.records.messages import ControlReason, Part
 from turnlane.records.runs import Failure, FailureClass, TerminalReason
 from turnlane.records.steps import Fence, FinishReason, JudgeBoundary, Judgement, StepOutcome
 from turnlane.records.usage import stated
-from turnlane.store.protocol import HistoryMessage, RunContext, Store
+from turnlane.store.payloads import HistoryMessage, RunContext
+from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

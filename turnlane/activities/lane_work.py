@@ -60,7 +60,8 @@ from turnlane.records.steps import (
     SettleCalls,
 )
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import Store, StoredReceipt
+from turnlane.store.payloads import StoredReceipt
+from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,8 @@ from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
 from turnlane.records.steps import StepRequest
 from turnlane.records.turns import ContextFigures, PreparedTurn, Seed
-from turnlane.store.protocol import HistoryMessage, RunContext, Store
+from turnlane.store.payloads import HistoryMessage, RunContext
+from turnlane.store.protocol import Store
 
 __all__ = ["ApplicationFailedError", "OversizedPromptError", "Preparation", "Prepared"]
 

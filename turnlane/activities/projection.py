@@ -32,7 +32,7 @@ from turnlane.records.messages import (
     is_speakable,
 )
 from turnlane.records.prompt import Prompt, PromptPart, ToolSpec
-from turnlane.store.protocol import HistoryMessage, HistoryStep
+from turnlane.store.payloads import HistoryMessage, HistoryStep
 
 INTERRUPTED_MARKER: Final = "[interrupted: this turn was cut off before it finished]"
 FAILED_MARKER: Final = "[failed: this turn did not complete successfully]"

@@ -21,7 +21,7 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.prompt import PromptMessage, PromptPart, Speaker
-from turnlane.store.protocol import HistoryStep
+from turnlane.store.payloads import HistoryStep
 
 AWAITED_NOTE: Final = "[the awaited result now stands with its call, above]"
 """What a user says when an answer is wanted because a call of an earlier answer now has its result."""

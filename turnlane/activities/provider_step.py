@@ -60,7 +60,8 @@ from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase
 from turnlane.records.steps import RUNS_CALLS, Fence, StepEnd, StepOutcome, StepRequest
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import StepFinish, StepStart, Store, Written
+from turnlane.store.payloads import StepFinish, StepStart, Written
+from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

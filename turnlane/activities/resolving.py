@@ -21,7 +21,7 @@ from turnlane.records.messages import InputPart
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import PrepareAdmissions
 from turnlane.records.turns import PreparedTurn
-from turnlane.store.protocol import RunContext
+from turnlane.store.payloads import RunContext
 
 logger = logging.getLogger(__name__)
 

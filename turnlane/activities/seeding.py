@@ -10,7 +10,8 @@ from typing import NamedTuple
 from turnlane.activities.failing import persist
 from turnlane.records.messages import Message, MessageStatus, Role, TextPart
 from turnlane.records.turns import Seed
-from turnlane.store.protocol import HistoryMessage, Store
+from turnlane.store.payloads import HistoryMessage
+from turnlane.store.protocol import Store
 
 SEED_KEY = "prompt.user-instructions"
 

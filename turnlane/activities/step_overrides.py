@@ -20,7 +20,7 @@ from turnlane.records.prompt import Prompt, PromptMessage, SystemText
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import StepRequest
 from turnlane.records.turns import PreparedTurn, StepOverride
-from turnlane.store.protocol import HistoryMessage, RunContext
+from turnlane.store.payloads import HistoryMessage, RunContext
 
 logger = logging.getLogger(__name__)
 

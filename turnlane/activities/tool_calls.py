@@ -34,7 +34,8 @@ from turnlane.records.limits import Limits
 from turnlane.records.messages import ControlReason, ToolOutcome, ToolResultPart
 from turnlane.records.steps import CallOutcome, CallRequest, Fence
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import CallStart, RunContext, Spill, Store
+from turnlane.store.payloads import CallStart, RunContext, Spill
+from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from turnlane.agent.prompt import (
 from turnlane.records.base import clean_text
 from turnlane.records.prompt import SystemText
 from turnlane.records.turns import ContextDecision, ContextFigures, PreparedTurn
-from turnlane.store.protocol import RunContext
+from turnlane.store.payloads import RunContext
 
 logger = logging.getLogger(__name__)
 

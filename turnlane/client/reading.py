@@ -15,7 +15,8 @@ from turnlane.records.ledger import LedgerPage
 from turnlane.records.runs import Run, RunView, Snapshot
 from turnlane.records.spending import ConversationSpend
 from turnlane.store.bus import EventBus
-from turnlane.store.protocol import ConversationPage, MessagePage, Store
+from turnlane.store.payloads import ConversationPage, MessagePage
+from turnlane.store.protocol import Store
 
 
 class Reading:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.files import blob_id_of
-from turnlane.store.protocol import StoredBlob
+from turnlane.store.payloads import StoredBlob
 from turnlane.store.reads import find_visible
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow

@@ -29,7 +29,7 @@ from turnlane.store.fenced import (
     unchanged,
     written,
 )
-from turnlane.store.protocol import CallStart, Spill, Written
+from turnlane.store.payloads import CallStart, Spill, Written
 from turnlane.store.rows import dump_parts, load_parts
 from turnlane.store.statements import Key, change_row, find_row
 from turnlane.store.tables import SEGMENT, SegmentRow

@@ -36,7 +36,7 @@ from turnlane.records.mutations import (
 from turnlane.store.curate import choose_model, compact, erase, seed
 from turnlane.store.delivery import Told, load_notes, make_events
 from turnlane.store.effects import Change, admit, request_interrupt, requeue, start
-from turnlane.store.protocol import Committed
+from turnlane.store.payloads import Committed
 from turnlane.store.settle import settle
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import LEDGER, NO_CHANGE, TOMBSTONE, NoChangeRow, TombstoneRow

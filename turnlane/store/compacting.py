@@ -29,7 +29,7 @@ from turnlane.store.fenced import (
     unchanged,
     written,
 )
-from turnlane.store.protocol import CompactionFinish, CompactionStart, Written
+from turnlane.store.payloads import CompactionFinish, CompactionStart, Written
 from turnlane.store.rows import dump_usage, load_usage
 from turnlane.store.tables import LEDGER, RunRow
 

@@ -13,7 +13,7 @@ from turnlane.records.lossless import encode_lossless
 from turnlane.records.steps import Fence
 from turnlane.store.entries import find_entry, write_entry
 from turnlane.store.fenced import ONLY_RUNNING, check_attempt
-from turnlane.store.protocol import NewEvent
+from turnlane.store.payloads import NewEvent
 from turnlane.store.work import Work, create_conversation, find_conversation
 
 

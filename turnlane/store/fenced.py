@@ -26,7 +26,7 @@ from turnlane.store.content import CALL, MODEL
 from turnlane.store.curate import plant
 from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_events
 from turnlane.store.describe import describe_parts
-from turnlane.store.protocol import NewCall, StepFinish, StepStart, Written
+from turnlane.store.payloads import NewCall, StepFinish, StepStart, Written
 from turnlane.store.rows import dump_parts, dump_usage, load_usage
 from turnlane.store.statements import change_row, find_row, insert_rows, new_row
 from turnlane.store.tables import SEGMENT, MessageRow, RunRow, SegmentRow

@@ -29,7 +29,7 @@ from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
 from turnlane.store.approvals import answering_inputs, answers_of, asked_approvals
 from turnlane.store.content import CALL
 from turnlane.store.entries import unfinished_calls
-from turnlane.store.protocol import OpenedLane
+from turnlane.store.payloads import OpenedLane
 from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, select_active
 from turnlane.store.tables import ADMISSION, CONVERSATION, LEDGER, RUN, SEGMENT, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged

@@ -14,7 +14,7 @@ from turnlane.records.messages import Role, ToolResultPart
 from turnlane.records.runs import TerminalReason
 from turnlane.records.turns import PreparedTurn
 from turnlane.store.content import CALL, MODEL, Segment, StoredMessage, gather, load_messages, select_content
-from turnlane.store.protocol import HistoryMessage, HistoryStep, RunContext
+from turnlane.store.payloads import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select, tuple_
 
 from turnlane.store.columns import RECORD_ID, TIMESTAMP
 from turnlane.store.pages import check_limit, read_cursor, read_moment, write_cursor
-from turnlane.store.protocol import ConversationLine, ConversationPage, RecoverablePage, RecoverableRun
+from turnlane.store.payloads import ConversationLine, ConversationPage, RecoverablePage, RecoverableRun
 from turnlane.store.rows import fetch, run_record, select_active
 from turnlane.store.tables import CONVERSATION, RUN, RunRow
 

@@ -10,7 +10,7 @@ from turnlane.records.admissions import Policy, Receipt
 from turnlane.records.runs import ACTIVE_STATES, Run, RunView, Snapshot
 from turnlane.store.content import gather, load_messages, select_content
 from turnlane.store.pages import check_limit, read_cursor, write_cursor
-from turnlane.store.protocol import MessagePage, StoredReceipt
+from turnlane.store.payloads import MessagePage, StoredReceipt
 from turnlane.store.rows import fetch, in_queue_order, run_record, select_active
 from turnlane.store.statements import find_row
 from turnlane.store.tables import ADMISSION, MESSAGE, RUN, ConversationRow, RunRow

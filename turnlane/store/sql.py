@@ -41,7 +41,7 @@ from turnlane.store import (
     work,
 )
 from turnlane.store.database import Database, connect
-from turnlane.store.protocol import (
+from turnlane.store.payloads import (
     CallStart,
     Committed,
     CompactionFinish,

@@ -20,7 +20,7 @@ from turnlane.records.base import Json
 from turnlane.records.durable import DurableEntry, EntryKind, Suspension, event_key
 from turnlane.records.errors import TurnlaneError
 from turnlane.records.lossless import encode_lossless
-from turnlane.store.protocol import NewEvent
+from turnlane.store.payloads import NewEvent
 
 CALL = ToolContext(conversation_id="conversation", run_id="run", step_number=0, call_id="call", agent="agent")
 
