@@ -242,13 +242,13 @@ class Compactor:
                 if not handle.done():
                     handle.cancel()
             outcome: CompactOutcome = await handle
-            return outcome
         except ActivityError as error:
-            return _attempt_error(error)
-        finally:
-            core.activities = []
-            core.is_compacting = False
-            core.tell()
+            outcome = _attempt_error(error)
+        # Not in a `finally`: a workflow that leaves a worker's cache is torn down outside its event loop.
+        core.activities = []
+        core.is_compacting = False
+        core.tell()
+        return outcome
 
     async def _apply(self, outcome: CompactOutcome, summary_id: str, reply: CompactReply) -> CompactReply:
         """Put the summary in its place, and answer when it is there."""
