@@ -15,7 +15,7 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateStage
 from temporalio.exceptions import ApplicationError
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import Play, are_duplicates, current, open_play, run_id
+from tests.integration.play import Play, are_duplicates, current, look, open_play, run_id
 from tests.integration.stage import BOUND, HeldStore, until
 from turnlane.agent import Answer, tool
 from turnlane.client import Ticket
@@ -218,6 +218,30 @@ async def test_a_complete_answer_of_a_lost_lane_ends_its_run_as_it_would_have(
     assert ended.failure is not None and FailureClass.TRUNCATED is ended.failure.failure_class
     assert ended.failure == (await play.run(a)).failure
     assert (["success"], ["A", "B"]) == (await play.reasons(b), play.asked)
+
+
+async def test_an_answer_cut_in_its_calls_whose_lane_was_lost_ends_its_run_and_no_step_follows(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step", hold_answer=True, tools=[look])
+    assert play.held is not None
+    a = await play.submit("A")
+    call = await play.stage.call(1)
+    call.ask("c-1", "look")
+    call.answer(finish=FinishReason.LENGTH)
+    await play.held.barrier.until_reached()
+    await play.lane.terminate("a test loses it")
+    play.held.barrier.release()
+    play.stage.play()
+    b = await play.submit("B")
+    ended = await a.result(BOUND)
+
+    assert ended.failure is not None and FailureClass.TRUNCATED is ended.failure.failure_class
+    assert (TerminalReason.PROVIDER_STOP, ["success"], ["A", "B"]) == (
+        ended.reason,
+        await play.reasons(b),
+        play.asked,
+    )
 
 
 async def test_a_complete_answer_of_a_lost_lane_is_judged(bench: Bench, serve: Serve, conversation: str) -> None:
