@@ -437,6 +437,7 @@ async def test_a_compaction_that_was_asked_for_outlives_its_lane(bench: Bench, s
     await summing.barrier.until_reached()
 
     await play.lane.terminate("a test loses it")
+    await play.client.deliver(conversation, "word", "1", "opens the lane")
     summing.barrier.release()
     reply = await asyncio.wait_for(wish, BOUND)
 
@@ -488,9 +489,9 @@ async def test_an_answered_run_whose_lane_was_lost_at_its_end_is_not_compacted_a
         (await play.stage.call(4)).answer("done")
         await held.barrier.until_reached()
         await play.lane.terminate("a test loses it")
-        held.barrier.release()
         play.stage.play()
         await play.client.deliver(conversation, "word", "1", "opens the lane")
+        held.barrier.release()
         reasons = await play.reasons(ticket)
 
     assert (["success"], 4) == (reasons, len(play.stage.calls))
