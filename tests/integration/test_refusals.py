@@ -288,6 +288,8 @@ async def test_what_does_not_fit_the_agents_shapes_is_refused_by_field(
 async def test_large_metadata_is_refused(play: Play) -> None:
     await refused(play, InputTooLargeError, "B", metadata={"words": "x" * 20_000})
 
+    assert ["A"] == await play.answered()
+
 
 # --- policies and queues ------------------------------------------------------------------------
 
