@@ -8,6 +8,7 @@ assert ["success"] == await play.reasons(a)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +17,14 @@ from temporalio.client import WorkflowHandle
 
 from tests.conftest import Bench, Serve, texts
 from tests.integration.stage import BOUND, HeldStore, Stage, until
+from turnlane.activities.durable import SHORT_SECONDS
 from turnlane.agent import tool
 from turnlane.client import Result, Ticket, Turnlane
+from turnlane.records.base import Json
+from turnlane.records.events import AssistantCheckpointEvent, TerminalEvent
 from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerEvent
-from turnlane.records.messages import Message
+from turnlane.records.messages import Message, ToolResultPart
 from turnlane.records.runs import Run, RunState
 from turnlane.store.sql import SqlStore
 
@@ -29,6 +33,13 @@ from turnlane.store.sql import SqlStore
 def look() -> str:
     """Look."""
     return "seen"
+
+
+NAP_SECONDS = SHORT_SECONDS + 0.5
+"""A sleep of a durable body that is just not slept by the worker: the lane waits, with a timer.
+
+What is left once the sleep is recorded decides, and on a slow machine that takes some of the half second.
+"""
 
 
 @dataclass
@@ -138,6 +149,18 @@ async def open_play(
 async def current(play: Play) -> str | None:
     """The history that the lane has now."""
     return (await play.lane.describe()).run_id
+
+
+async def until_answered(client: Turnlane, conversation: str, output: Json) -> None:
+    """Wait until a result of a call with this output is stored: watchers are told of it then."""
+    async with asyncio.timeout(BOUND):
+        async for event in client.events(conversation, from_seq=0):
+            if isinstance(event, AssistantCheckpointEvent | TerminalEvent) and output in _outputs(event.message):
+                return
+
+
+def _outputs(message: Message) -> list[Json]:
+    return [part.output for part in message.parts if isinstance(part, ToolResultPart)]
 
 
 async def are_duplicates(tickets: list[Ticket]) -> bool:

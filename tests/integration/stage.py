@@ -7,7 +7,7 @@
     call.answer("Yes.")             # it ends
     stage.play()                    # from now on every call answers by itself, those held included
 
-Nothing here sleeps: every wait ends when its condition holds, or fails after `BOUND` seconds.
+Every wait ends when its condition holds, or fails after `BOUND` seconds. Only `until` has to ask again and again.
 """
 
 from __future__ import annotations
@@ -172,9 +172,12 @@ class HeldStore:
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what an async condition gives as soon as it is true."""
+    """Return what an async condition gives as soon as it is true.
+
+    For what Temporal or the database knows and tells nobody: asking again is the only way to learn of it.
+    """
     async with asyncio.timeout(BOUND):
-        while not (found := await condition()):  # noqa: ASYNC110 (what it asks of is another process: it cannot call)
+        while not (found := await condition()):  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.02)
     return found
 

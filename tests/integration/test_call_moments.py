@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import open_play, run_id
+from tests.integration.play import NAP_SECONDS, open_play, run_id
 from tests.integration.stage import BOUND, until
 from turnlane.agent import ToolContext, tool
 from turnlane.records.durable import Delivery
@@ -61,7 +61,7 @@ async def test_the_time_that_a_call_waits_is_not_time_that_it_takes(
     @tool(durable=True, timeout=1.0)
     async def nap(ctx: ToolContext) -> str:
         """Sleep longer than a try may take."""
-        await ctx.sleep(2.5)
+        await ctx.sleep(NAP_SECONDS)
         return "rested"
 
     play = await open_play(bench, serve, conversation, tools=[nap])

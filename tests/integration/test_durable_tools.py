@@ -10,7 +10,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import Play, current, open_play
+from tests.integration.play import NAP_SECONDS, Play, current, open_play
 from tests.integration.stage import BOUND, until
 from turnlane.agent import Agent, Tool, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest
@@ -289,7 +289,7 @@ async def test_a_long_sleep_is_the_lanes_timer(bench: Bench, serve: Serve, conve
     @tool(durable=True)
     async def nap(ctx: ToolContext) -> int:
         """Sleep."""
-        await ctx.sleep(2.5)
+        await ctx.sleep(NAP_SECONDS)
         return counted.add("after")
 
     await serve(calling([Call("nap")], nap))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Bench, Serve
+from tests.integration.play import until_answered
 from tests.integration.stage import BOUND
 from turnlane.activities.projection import FAILED_MARKER, INTERRUPTED_MARKER
 from turnlane.activities.providers.registry import Providers
@@ -201,30 +202,20 @@ async def test_an_interrupted_call_is_flagged_as_an_error_where_the_protocol_has
 
 
 async def test_a_finished_neighbour_of_an_interrupted_call_keeps_its_result_and_is_not_run_again(
-    talk: Open, kind: type[Model], digging: Digging, bench: Bench, conversation: str
+    talk: Open, kind: type[Model], digging: Digging, conversation: str
 ) -> None:
     calls = ToolCalls([ToolUse("stamp"), ToolUse("dig")])
     opened = await talk(kind, calls, Pass("ok"), tools=digging.tools)
     first = asyncio.create_task(opened.turn("both"))
     await asyncio.wait_for(digging.begun.wait(), BOUND)
     await asyncio.wait_for(digging.done.wait(), BOUND)
-    await until_result(bench, conversation)
+    await until_answered(opened.client, conversation, "stamped")
     await opened.turn("hi", policy="interrupt")
     await first
     stamped, cut = results(opened.bodies[1])
 
     assert (1, "!stamped") == (digging.stamped, stamped)
     assert "INTERRUPTED" in cut
-
-
-async def until_result(bench: Bench, conversation: str) -> None:
-    """Wait until the store has a result."""
-    async with asyncio.timeout(BOUND):
-        while True:
-            snapshot = await bench.store.load_snapshot(conversation)
-            if any(isinstance(part, ToolResultPart) for message in snapshot.messages for part in message.parts):
-                return
-            await asyncio.sleep(0.02)
 
 
 async def test_thinking_that_was_cut_is_not_sent_and_the_conversation_goes_on(talk: Open) -> None:

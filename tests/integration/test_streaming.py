@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, look, open_play, run_id
-from tests.integration.stage import BOUND
+from tests.integration.stage import BOUND, HeldStore
 from turnlane.agent import Agent
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest, Think
 from turnlane.client import Ticket, Turnlane
@@ -246,18 +246,18 @@ async def test_events_without_a_position_are_the_new_ones(bench: Bench, play: Pl
     first = await play.submit("A")
     (await play.stage.call(1)).answer("one")
     await first.result(BOUND)
+    # From the moment at which it has read where the ledger ends, the watcher is told what comes.
+    held = HeldStore(bench.store, "last_seq", after=True)
+    bench.store = held  # type: ignore[assignment]
     watch = Watch(bench.client(bus=bus).events(play.conversation))
-    tickets = [first]
-    async with asyncio.timeout(BOUND):
-        while not watch.events:  # inputs, until one comes after the watcher
-            tickets.append(await play.submit(f"B{len(tickets)}"))
-            await asyncio.sleep(0.05)
+    await held.barrier.until_reached()
+    second = await play.submit("B")
+    held.barrier.release()
     play.stage.play()
-    await tickets[-1].result(BOUND)
 
     events = await watch.finished()
 
-    assert run_id(first) not in {event.run_id for event in events}
+    assert {run_id(second)} == {event.run_id for event in events}
 
 
 async def test_the_watcher_of_an_absorbed_input_follows_it(play: Play) -> None:

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import open_play
+from tests.integration.play import open_play, until_answered
 from tests.integration.stage import BOUND
 from turnlane.agent import Agent, Tool, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest
@@ -388,7 +388,6 @@ async def test_a_finished_call_keeps_its_result_when_the_run_is_interrupted(
     bench: Bench, serve: Serve, conversation: str
 ) -> None:
     hold = Barrier("hold", BOUND)
-    looked = asyncio.Event()
 
     @tool
     async def wait() -> str:
@@ -399,11 +398,8 @@ async def test_a_finished_call_keeps_its_result_when_the_run_is_interrupted(
     await serve(calling([Call("look"), Call("wait")], look, wait))
     client = bench.client()
     ticket = await client.submit(conversation, "hi")
-    watching = asyncio.create_task(_until_stored(bench, conversation, "seen", looked))
     await hold.until_reached()
-    async with asyncio.timeout(BOUND):
-        await looked.wait()
-    await watching
+    await until_answered(client, conversation, "seen")
 
     await client.interrupt(conversation)
     result = await ticket.result(BOUND)
@@ -414,14 +410,6 @@ async def test_a_finished_call_keeps_its_result_when_the_run_is_interrupted(
     assert [("look", ToolOutcome.SUCCESS), ("wait", ToolOutcome.INTERRUPTED)] == [
         (part.tool_name, part.outcome) for part in told
     ]
-
-
-async def _until_stored(bench: Bench, conversation: str, output: str, stored: asyncio.Event) -> None:
-    async for event in bench.client().events(conversation, from_seq=0):
-        message = getattr(event, "message", None)
-        if message is not None and any(getattr(part, "output", None) == output for part in message.parts):
-            stored.set()
-            return
 
 
 # --- what the model is not shown ----------------------------------------------------------------
@@ -615,8 +603,7 @@ async def test_an_effect_of_an_interrupted_run_is_told_to_the_next_one_and_not_m
     play = await open_play(bench, serve, conversation, tools=[charge, hang])
     first = await play.submit("A")
     (await play.stage.call(1)).use(("t1", "charge", "{}"), ("t2", "hang", "{}"))
-    stored = asyncio.Event()
-    await asyncio.gather(_until_stored(bench, conversation, "charged", stored), stuck.wait())
+    await asyncio.gather(until_answered(play.client, conversation, "charged"), stuck.wait())
     await play.client.interrupt(conversation)
     await first.result(BOUND)
 
