@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from turnlane.records.calls import CallRef
 from turnlane.records.lane import AbortReason, LaneRun, RetryFacts
 from turnlane.records.messages import ControlReason
 from turnlane.records.runs import ENDINGS, Failure, FailureClass, RunState, TerminalReason
-from turnlane.records.steps import CallRef, FinishReason, StepEnd, StepOutcome
+from turnlane.records.steps import FinishReason, StepEnd, StepOutcome
 from turnlane.workflows.ending import RunEnd, abort_end, failure_end, policy_end, retry_delay, step_end
 
 OVERLOADED = Failure(failure_class=FailureClass.OVERLOADED, status=529, retryable=True)

@@ -31,10 +31,11 @@ from turnlane.records.approvals import (
     StoredApproval,
     denied_result,
 )
+from turnlane.records.calls import CallRef
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.messages import ToolApprovalResponsePart, ToolCallPart
 from turnlane.records.runs import Failure, FailureClass
-from turnlane.records.steps import AnswersOpened, CallRef, OpenAnswers
+from turnlane.records.steps import AnswersOpened, OpenAnswers
 from turnlane.store.bus import EventBus
 from turnlane.store.protocol import Store
 

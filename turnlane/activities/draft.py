@@ -12,6 +12,7 @@ from turnlane.agent.agent import Agent
 from turnlane.agent.tools import Tool
 from turnlane.records.approvals import CallOrigin
 from turnlane.records.base import Json, ProviderEnvelope, clean_json, clean_text
+from turnlane.records.calls import CallRef
 from turnlane.records.messages import (
     FilePart,
     Part,
@@ -26,7 +27,6 @@ from turnlane.records.messages import (
     ToolOutcome,
     ToolResultPart,
 )
-from turnlane.records.steps import CallRef
 from turnlane.store.payloads import NewCall
 
 TOOL_SLACK_SECONDS = 30.0

@@ -7,12 +7,9 @@ body runs again from its start, with everything it recorded at hand.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
-from pydantic import Field
-
-from turnlane.records.approvals import CallOrigin
 from turnlane.records.base import Json, Name, Payload, RecordId, Timestamp, derived_id
+from turnlane.records.calls import CallRef
 from turnlane.records.limits import KIB
 
 PAYLOAD_BYTES = 64 * KIB
@@ -57,16 +54,10 @@ class Suspension(Payload):
     tried: int = 1
 
 
-class SuspendedCall(Payload):
+class SuspendedCall(CallRef):
     """A call whose body waits, as the lane carries it. Without a suspension it is to be run at once."""
 
-    call_id: RecordId
-    tool_name: Name
-    slot: Annotated[int, Field(ge=1)]
-    max_attempts: int = 1
-    seconds: float = 300.0
     suspension: Suspension | None = None
-    origin: CallOrigin | None = None
 
 
 class Delivery(Payload):

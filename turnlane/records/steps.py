@@ -10,6 +10,7 @@ from pydantic import Field
 from turnlane.records.admissions import Input, Policy
 from turnlane.records.approvals import AskedApproval, CallOrigin
 from turnlane.records.base import UNSAID, JsonObject, Name, Payload, RecordId
+from turnlane.records.calls import CallRef
 from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, CompleteStep, Taken
 from turnlane.records.messages import ToolOutcome
@@ -65,24 +66,6 @@ class StepRequest(Payload):
     used_tokens: Annotated[int | None, UNSAID] = None
     without_files: Annotated[bool, UNSAID] = False
     complete: Annotated[CompleteStep | None, UNSAID] = None
-
-
-class CallRef(Payload):
-    """A tool call a step asked for: where its arguments are, and how it may be executed.
-
-    `refused` is set for a call that cannot run (unknown tool, arguments that are not an object, a denial): its
-    error result is already stored. `awaiting` is set for one that somebody must approve first. A call of an
-    earlier run, approved since, has an `origin`.
-    """
-
-    call_id: RecordId
-    tool_name: Name
-    slot: Annotated[int, Field(ge=1)]
-    refused: Annotated[bool, UNSAID] = False
-    max_attempts: int = 1
-    seconds: float = 300.0
-    awaiting: Annotated[bool, UNSAID] = False
-    origin: Annotated[CallOrigin | None, UNSAID] = None
 
 
 class StepEnd(StrEnum):

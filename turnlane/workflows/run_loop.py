@@ -6,11 +6,14 @@ swallowed cannot start another call. Everything that ends a run passes through `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from temporalio import workflow
 
+from turnlane.records.calls import CallRef
 from turnlane.records.lane import LaneRun, RunProgress, Taken
 from turnlane.records.runs import RunState
-from turnlane.records.steps import CallOutcome, CallRef, Fence, StepEnd, StepOutcome
+from turnlane.records.steps import CallOutcome, Fence, StepEnd, StepOutcome
 from turnlane.workflows import answering
 from turnlane.workflows.compaction import Compactor
 from turnlane.workflows.core import LaneCore
@@ -18,7 +21,7 @@ from turnlane.workflows.ending import AWAITING, MAX_STEPS, abort_end, failure_en
 from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
 from turnlane.workflows.offers import take_offers, without_last_taken
-from turnlane.workflows.tool_round import ToolRound, as_ref, suspended_calls
+from turnlane.workflows.tool_round import ToolRound, suspended_calls
 
 
 class RunLoop:
@@ -90,7 +93,7 @@ class RunLoop:
         else:
             core.progress = core.progress.model_copy(update={"waits": opened.waits})
             results = await self.round.execute(current, fence, opened.calls)
-            await self._go_on(current, fence, list(opened.calls), results)
+            await self._go_on(current, fence, opened.calls, results)
 
     def _answers_are_done(self, run: LaneRun, progress: RunProgress) -> None:
         if progress.waits:
@@ -155,9 +158,11 @@ class RunLoop:
         core.progress = progress.model_copy(update={"suspended": ()})
         fence = core.fence(run, progress, progress.attempt - 1)
         results = await self.round.resume(run, fence, progress.suspended)
-        await self._go_on(run, fence, [as_ref(call) for call in progress.suspended], results)
+        await self._go_on(run, fence, progress.suspended, results)
 
-    async def _go_on(self, run: LaneRun, fence: Fence, calls: list[CallRef], results: list[CallOutcome]) -> None:
+    async def _go_on(
+        self, run: LaneRun, fence: Fence, calls: Sequence[CallRef], results: Sequence[CallOutcome]
+    ) -> None:
         """Go on to the next step, unless the run has ended or some of its calls still wait."""
         core = self._core
         current = self._standing(run)

@@ -17,10 +17,11 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
+from turnlane.records.calls import CallRef
 from turnlane.records.durable import ANY_EVENT, SuspendedCall, Suspension
 from turnlane.records.lane import LaneRun, RunProgress
 from turnlane.records.messages import ToolOutcome
-from turnlane.records.steps import CallOutcome, CallRef, CallRequest, Fence, SettleCalls
+from turnlane.records.steps import CallOutcome, CallRequest, Fence, SettleCalls
 from turnlane.workflows.calls import SETTLE_CALLS, store_call
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.heeding import has_stopped
@@ -79,8 +80,7 @@ class ToolRound:
 
     async def resume(self, run: LaneRun, fence: Fence, suspended: Sequence[SuspendedCall]) -> list[CallOutcome]:
         """Go on with calls that an earlier history of the lane, or an earlier lane, left suspended."""
-        calls = [as_ref(call) for call in suspended]
-        return await self._execute(run, fence, calls, [call.suspension or Suspension() for call in suspended])
+        return await self._execute(run, fence, suspended, [call.suspension or Suspension() for call in suspended])
 
     async def _execute(
         self, run: LaneRun, fence: Fence, calls: Sequence[CallRef], waits: Sequence[Suspension | None]
@@ -225,29 +225,9 @@ class ToolRound:
 def suspended_calls(calls: Sequence[CallRef], results: Sequence[CallOutcome]) -> tuple[SuspendedCall, ...]:
     """The calls of a round that still wait, as their lane carries them."""
     return tuple(
-        SuspendedCall(
-            call_id=call.call_id,
-            tool_name=call.tool_name,
-            slot=call.slot,
-            max_attempts=call.max_attempts,
-            seconds=call.seconds,
-            suspension=result.suspended,
-            origin=call.origin,
-        )
+        SuspendedCall(**{**dict(call), "suspension": result.suspended})
         for call, result in zip(calls, results, strict=True)
         if result.suspended is not None
-    )
-
-
-def as_ref(call: SuspendedCall) -> CallRef:
-    """A suspended call, as its step told of it."""
-    return CallRef(
-        call_id=call.call_id,
-        tool_name=call.tool_name,
-        slot=call.slot,
-        max_attempts=call.max_attempts,
-        seconds=call.seconds,
-        origin=call.origin,
     )
 
 
