@@ -21,17 +21,12 @@ BEFORE_THE_FIRST = -1
 
 def is_due(run: LaneRun, progress: RunProgress | None) -> bool:
     """Whether the run has answers to act on. One whose lane was lost meanwhile does so again: what is done stays."""
-    if not run.answers:
-        return False
-    if progress is None or progress.run_id != run.id:
-        return True
-    return progress.step <= 0 and not progress.answered
+    return bool(run.answers) and (progress is None or (progress.step <= 0 and not progress.answered))
 
 
 def begin(core: LaneCore, run: LaneRun) -> Fence:
     """Set the run to the step before its first one; the fence for what is done there."""
-    before = core.progress if core.progress is not None and core.progress.run_id == run.id else None
-    progress = before or RunProgress(run_id=run.id)
+    progress = core.progress_of(run) or RunProgress(run_id=run.id)
     core.progress = progress.model_copy(update={"step": BEFORE_THE_FIRST, "attempt": 1})
     return core.fence(run, core.progress, 0)
 

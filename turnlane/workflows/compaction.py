@@ -74,10 +74,10 @@ class Compactor:
 
     def is_due(self, run: LaneRun) -> bool:
         """Whether the run is about to begin its first step, and the agent compacts before that."""
-        facts, progress = self._facts, self._core.progress
+        facts, progress = self._facts, self._core.progress_of(run)
         if facts is None or not facts.automatic or run.state is not RunState.RUNNING:
             return False
-        if progress is None or progress.run_id != run.id or progress.compacted or progress.complete is not None:
+        if progress is None or progress.compacted or progress.complete is not None:
             return False
         return (progress.step, progress.attempt) == (0, 1)
 
@@ -85,8 +85,9 @@ class Compactor:
         """Compact for a run, once. Whatever comes of it, the run goes on: it may fit as it is."""
         core = self._core
         await self._make(run, force=False)
-        if core.progress is not None and core.progress.run_id == run.id:
-            core.progress = core.progress.model_copy(update={"compacted": True})
+        progress = core.progress_of(run)
+        if progress is not None:
+            core.progress = progress.model_copy(update={"compacted": True})
 
     # --- when somebody asks ---------------------------------------------------------------------
 

@@ -140,6 +140,11 @@ class LaneCore:
         live = self.head.live
         return live if live is not None and live.id == run.id and live.token == run.token else None
 
+    def progress_of(self, run: LaneRun) -> RunProgress | None:
+        """How far the run got, if it is the one that got anywhere."""
+        progress = self.progress
+        return progress if progress is not None and progress.run_id == run.id else None
+
     def fence(self, run: LaneRun, progress: RunProgress, attempt: int) -> Fence:
         """The right to write for one attempt of the step that `progress` stands at."""
         return Fence(
@@ -187,7 +192,7 @@ class LaneCore:
         decision = self.decide(Acquire(run_id=run.id, owner_id=self.owner_id, resumes=run.started))
         if not isinstance(decision, Transition):
             raise AssertionError(f"the first run of the queue was refused: {decision}")
-        if not (run.started and self.progress is not None and self.progress.run_id == run.id):
+        if not run.started or self.progress_of(run) is None:
             self.progress = RunProgress(run_id=run.id)
 
     # --- ending runs ----------------------------------------------------------------------------
@@ -218,7 +223,7 @@ class LaneCore:
     def _note_finished(self, run: LaneRun, reason: TerminalReason) -> None:
         """Have the receipt of a run's invocation committed with its end."""
         if self.settings.invocations:
-            receipt = finished_receipt(self.conversation_id, run, self.progress, reason)
+            receipt = finished_receipt(self.conversation_id, run, self.progress_of(run), reason)
             if receipt is not None:
                 self.note(LedgerKind.INVOCATION_FINISHED, receipt)
 

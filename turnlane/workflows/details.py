@@ -48,8 +48,8 @@ def details(core: LaneCore) -> str:
 
 def _run_lines(core: LaneCore, live: LaneRun) -> list[str]:
     """The run in flight: its step, what it had to try again or leave to another model, and its tokens so far."""
-    progress = core.progress
-    if progress is None or progress.run_id != live.id:
+    progress = core.progress_of(live)
+    if progress is None:
         return [f"- active run: `{live.id}` ({live.state.value}), step 1"]
     lines = [f"- active run: `{live.id}` ({live.state.value}), step {max(progress.step, 0) + 1}"]
     if progress.tries:
@@ -87,7 +87,6 @@ def _moment(at: datetime) -> str:
 
 def run_lines(core: LaneCore) -> list[RunLine]:
     """The active runs in queue order."""
-    progress = core.progress
     return [
         RunLine(
             run_id=run.id,
@@ -95,7 +94,7 @@ def run_lines(core: LaneCore) -> list[RunLine]:
             urgent=run.urgent,
             inputs=len(run.input_ids),
             revision=run.revision,
-            step=progress.step if progress is not None and progress.run_id == run.id else None,
+            step=progress.step if (progress := core.progress_of(run)) is not None else None,
         )
         for run in core.head.runs
     ]

@@ -17,13 +17,12 @@ _STATUSES = {
 def finished_receipt(
     conversation_id: str, run: LaneRun, progress: RunProgress | None, reason: TerminalReason
 ) -> JsonObject | None:
-    """Return the receipt of a run that ends, None for one that never became an invocation.
+    """Return the receipt of a run that ends at its `progress`, None for one that never became an invocation.
 
     A run that another lane worked on before may have become one: it gets the receipt as well.
     """
-    own = progress if progress is not None and progress.run_id == run.id else None
-    operation_id = own.operation_id if own is not None else None
-    if operation_id is None and run.token <= (1 if own is not None else 0):
+    operation_id = progress.operation_id if progress is not None else None
+    if operation_id is None and run.token <= (1 if progress is not None else 0):
         return None
     receipt = InvocationFinished(
         conversation_id=conversation_id,

@@ -37,15 +37,16 @@ class RunLoop:
         """Work on the live run until there is none, or until the lane has to move to a fresh history."""
         core = self._core
         while (run := core.head.live) is not None and core.outbox.lost is None:
+            progress = core.progress_of(run)
             if run.state is RunState.INTERRUPT_REQUESTED:
                 core.settle(run, abort_end(run))
             elif core.continue_as_new_is_urgent:
                 return
-            elif core.progress is not None and core.progress.run_id == run.id and core.progress.suspended:
-                await self._resume_calls(run, core.progress)
-            elif core.progress is not None and core.progress.run_id == run.id and core.progress.asked:
+            elif progress is not None and progress.suspended:
+                await self._resume_calls(run, progress)
+            elif progress is not None and progress.asked:
                 core.settle(run, AWAITING)
-            elif answering.is_due(run, core.progress):
+            elif answering.is_due(run, progress):
                 await self._act_on_answers(run)
             elif self._compactor.is_due(run):
                 await self._compactor.before_first_step(run)
@@ -126,9 +127,7 @@ class RunLoop:
 
     def _take_injected(self, run: LaneRun) -> RunProgress:
         core = self._core
-        progress = core.progress
-        if progress is None or progress.run_id != run.id:
-            progress = RunProgress(run_id=run.id)
+        progress = core.progress_of(run) or RunProgress(run_id=run.id)
         core.head, offers = take_offers(core.head, run.id, progress.taken)
         taken = tuple(Taken(run_id=run_id, input_id=input_id, step=progress.step) for run_id, input_id in offers)
         # What joins here the complete answer of this step did not hear: the step is made again, with it.
@@ -203,10 +202,8 @@ class RunLoop:
 
     def _is_unjudged(self, run: LaneRun) -> bool:
         """Whether a lane was lost between a tool round and the judgement about it."""
-        progress, facts = self._core.progress, self._core.facts
-        if progress is None or facts is None or progress.run_id != run.id or progress.step <= progress.judged:
-            return False
-        if progress.complete is not None:
+        progress, facts = self._core.progress_of(run), self._core.facts
+        if progress is None or facts is None or progress.step <= progress.judged or progress.complete is not None:
             return False
         return facts.judges or progress.step >= facts.max_steps
 
