@@ -35,7 +35,8 @@ from turnlane.records.runs import RunState
 from turnlane.records.steps import KnownReceipt, PrepareAdmissions, PreparedAdmissions, RefusedInput
 from turnlane.workflows.calls import PREPARE_ADMISSIONS, store_call
 from turnlane.workflows.core import LaneCore, Pending
-from turnlane.workflows.reducer import Transition, abort_reason
+from turnlane.workflows.decisions import Transition
+from turnlane.workflows.offers import abort_reason
 
 BATCH_COUNT = 64
 BATCH_BYTES = 96 * 1024

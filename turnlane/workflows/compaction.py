@@ -33,6 +33,7 @@ from turnlane.records.runs import Failure, FailureClass, RunState
 from turnlane.records.usage import Usage, add_usage
 from turnlane.workflows.calls import as_failure
 from turnlane.workflows.core import LaneCore
+from turnlane.workflows.heeding import has_stopped
 
 COMPACT = "compact"
 REMEMBERED_REPLIES = 16
@@ -111,7 +112,7 @@ class Compactor:
     async def ask(self, request: CompactRequest) -> CompactReply:
         """Compact at once, or as soon as the run in flight has ended; answers when that is done, or `again`."""
         core = self._core
-        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
+        await core.opened()
         wish = self._wished(request)
         if wish.reply is None and core.waiters.count < core.waiters.limit:
             await self._stay(wish)
@@ -180,7 +181,7 @@ class Compactor:
         reply = CompactReply(outcome=CompactionResult.CANCELLED)
         usage: Usage | None = None
         for attempt in range(1, facts.max_attempts + 1):
-            await workflow.wait_condition(lambda: core.outbox.is_empty or core.outbox.lost is not None)
+            await core.stored()
             if not self._may_go_on(run):
                 return reply
             seq = core.head.seq
@@ -204,12 +205,9 @@ class Compactor:
     def _may_go_on(self, run: LaneRun | None) -> bool:
         """Whether what the compaction is for still stands: its run runs, or none does."""
         core = self._core
-        if core.outbox.lost is not None:
-            return False
-        if run is None:
-            return core.head.live is None and not core.head.purged and not core.is_closing
-        fresh = core.fresh(run)
-        return fresh is not None and fresh.state is RunState.RUNNING
+        if run is not None:
+            return not has_stopped(core, run)
+        return core.outbox.lost is None and core.head.live is None and not core.head.purged and not core.is_closing
 
     async def _attempt(self, run: LaneRun | None, attempt: int, summary_id: str, *, force: bool) -> CompactOutcome:
         core, facts = self._core, self._facts or CompactionFacts()

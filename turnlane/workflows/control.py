@@ -44,7 +44,7 @@ class Control:
 
     async def interrupt(self, request: RunRequest) -> ControlReply:
         """Ask the named run, or the one in flight, to stop."""
-        await self._opened()
+        await self._core.opened()
         run_id = request.run_id or self._live_id()
         if run_id is None:
             raise as_failure(RunConflictError("no run is running", head_version=self._core.head.version))
@@ -53,7 +53,7 @@ class Control:
 
     async def interrupt_quietly(self, request: RunRequest) -> None:
         """The same for a caller that gets no answer: what cannot be done is not done."""
-        await self._opened()
+        await self._core.opened()
         await self._catch_up(request.run_id, request.expected_revision)
         interrupt_quietly(self._core, request)
 
@@ -77,7 +77,7 @@ class Control:
 
     async def choose_model(self, request: ModelRequest) -> ControlReply:
         """Choose the model of the runs to come, if the conversation's agent has it."""
-        await self._opened()
+        await self._core.opened()
         if request.model is not None and self._core.outbox.lost is None:
             await self._check_model(request.model, request.agent)
         return await self._carry_out(SetModel(model=request.model), None)
@@ -96,13 +96,9 @@ class Control:
         live = self._core.head.live
         return live.id if live is not None else None
 
-    async def _opened(self) -> None:
-        core = self._core
-        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
-
     async def _carry_out(self, command: Command, run_id: str | None) -> ControlReply:
         """Decide a command and answer when it is durable."""
-        await self._opened()
+        await self._core.opened()
         if self._core.outbox.lost is not None:
             raise as_failure(self._core.outbox.lost)
         await self._catch_up(run_id, getattr(command, "expected_revision", None))

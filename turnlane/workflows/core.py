@@ -30,10 +30,12 @@ from turnlane.records.mutations import Landing
 from turnlane.records.runs import ENDINGS, RunState, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.workflows.calls import Outage
+from turnlane.workflows.decisions import Decision, Transition
 from turnlane.workflows.ending import RunEnd
 from turnlane.workflows.finished import finished_receipt
+from turnlane.workflows.offers import absorptions, observe
 from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
-from turnlane.workflows.reducer import Decision, Transition, absorptions, observe, reduce
+from turnlane.workflows.reducer import reduce
 
 REMEMBERED_ENDS = 64
 
@@ -64,7 +66,6 @@ class Waiters:
     limit: int = 6
     count: int = 0
     round: int = 0
-    clock_runs: bool = False
 
 
 class LaneCore:
@@ -102,6 +103,16 @@ class LaneCore:
         self.activities: list[workflow.ActivityHandle[Any]] = []
         self.activities_of = ""
         self.tell: Callable[[], None] = lambda: None
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    async def opened(self) -> None:
+        """Wait until the lane has opened its conversation, or lost it."""
+        await workflow.wait_condition(lambda: self.is_open or self.outbox.lost is not None)
+
+    async def stored(self) -> None:
+        """Wait until everything decided is in the store, or lost."""
+        await workflow.wait_condition(lambda: self.outbox.is_empty or self.outbox.lost is not None)
 
     # --- deciding -------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Deliveries:
     async def _keep(self, delivery: Delivery) -> DeliveryReply:
         """Keep an event, whether or not the store still takes what this incarnation of the lane decides."""
         core = self._core
-        await workflow.wait_condition(lambda: core.is_open or core.outbox.lost is not None)
+        await core.opened()
         error = self.objection(delivery)
         if error is not None:
             raise error

@@ -37,6 +37,9 @@ class RunEnd:
 AWAITING = RunEnd(reason=TerminalReason.PROVIDER_STOP)
 """The end of a run that can go no further until somebody answers an approval."""
 
+STALE = RunEnd(reason=TerminalReason.STORAGE_CONFLICT, control=ControlReason.STALE_RUN)
+"""The end of a run whose writes the store did not take any more."""
+
 
 def abort_end(run: LaneRun) -> RunEnd:
     """The end of a run that was asked to stop. Outranks whatever its step achieved meanwhile."""
@@ -65,7 +68,7 @@ def step_end(outcome: StepOutcome) -> RunEnd:
     if outcome.end is StepEnd.FAILED:
         return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
     if outcome.end is StepEnd.STALE:
-        return RunEnd(reason=TerminalReason.STORAGE_CONFLICT, control=ControlReason.STALE_RUN)
+        return STALE
     if outcome.end is StepEnd.STOPPED:
         return policy_end(outcome.stop or MAX_STEPS)
     if outcome.end is StepEnd.ABORTED:

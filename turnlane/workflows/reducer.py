@@ -45,17 +45,16 @@ from turnlane.records.mutations import (
     StartRun,
 )
 from turnlane.records.runs import ENDINGS, RunState, TerminalReason
-from turnlane.workflows.accepting import accept, pack_receipt
+from turnlane.workflows.accepting import accept
 from turnlane.workflows.decisions import (
     Decision,
-    Transition,
     apply,
     conflict,
     refuse,
     revision_fits,
     with_run,
 )
-from turnlane.workflows.offers import abort_reason, absorptions, is_absorbable, observe, take_offers
+from turnlane.workflows.offers import is_absorbable
 
 PENDING_APPROVALS = 128
 """How many approvals that wait a head names, so that it stays small; the store has them all."""
@@ -263,14 +262,3 @@ _RULES: dict[type, Callable[[LaneHead, Any, datetime], Decision]] = {
     SetModel: _set_model,
     Note: _note,
 }
-
-__all__ = [
-    "Decision",
-    "Transition",
-    "abort_reason",
-    "absorptions",
-    "observe",
-    "pack_receipt",
-    "reduce",
-    "take_offers",
-]

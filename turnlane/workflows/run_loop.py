@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from temporalio import workflow
-
 from turnlane.records.calls import CallRef
 from turnlane.records.lane import LaneRun, RunProgress, Taken
 from turnlane.records.runs import RunState
@@ -17,7 +15,17 @@ from turnlane.records.steps import CallOutcome, Fence, StepEnd, StepOutcome
 from turnlane.workflows import answering
 from turnlane.workflows.compaction import Compactor
 from turnlane.workflows.core import LaneCore
-from turnlane.workflows.ending import AWAITING, MAX_STEPS, abort_end, failure_end, judged_end, policy_end, step_end
+from turnlane.workflows.ending import (
+    AWAITING,
+    MAX_STEPS,
+    STALE,
+    abort_end,
+    failure_end,
+    judged_end,
+    policy_end,
+    step_end,
+)
+from turnlane.workflows.heeding import has_stopped
 from turnlane.workflows.judging import judge
 from turnlane.workflows.model_step import ModelSteps
 from turnlane.workflows.offers import take_offers, without_last_taken
@@ -54,12 +62,7 @@ class RunLoop:
                 await self._judge_again(run)
             else:
                 await self._step(run)
-            await self._durable()
-
-    async def _durable(self) -> None:
-        """Wait until everything decided is in the store."""
-        core = self._core
-        await workflow.wait_condition(lambda: core.outbox.is_empty or core.outbox.lost is not None)
+            await core.stored()
 
     def _standing(self, run: LaneRun) -> LaneRun | None:
         """The run as it is now, if the lane still works on it; one that was asked to stop is ended here."""
@@ -77,20 +80,18 @@ class RunLoop:
     async def _act_on_answers(self, run: LaneRun) -> None:
         """Make the calls that the run's inputs approve, and end the run if it must wait for other answers."""
         core = self._core
-        await self._durable()
+        await core.stored()
         if self._standing(run) is None:
             return
         fence = answering.begin(core, run)
         opened = await answering.open_answers(core, run, fence)
         current = self._standing(run)
-        if current is None or core.progress is None:
-            return
-        if opened is None:
+        if current is None or core.progress is None or opened is None:
             return
         if opened.failure is not None:
             core.settle(current, failure_end(opened.failure))
         elif opened.stale:
-            core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=fence.attempt)))
+            core.settle(current, STALE)
         else:
             core.progress = core.progress.model_copy(update={"waits": opened.waits})
             results = await self.round.execute(current, fence, opened.calls)
@@ -107,9 +108,8 @@ class RunLoop:
     async def _step(self, run: LaneRun) -> None:
         core = self._core
         progress = self._take_injected(run)
-        await self._durable()
-        fresh = core.fresh(run)
-        if core.outbox.lost is not None or fresh is None or fresh.state is not RunState.RUNNING:
+        await core.stored()
+        if has_stopped(core, run):
             return
         outcome = await self._steps.make(run, progress)
         current = self._standing(run)
@@ -151,7 +151,7 @@ class RunLoop:
     async def _resume_calls(self, run: LaneRun, progress: RunProgress) -> None:
         """Take up a tool round of which only calls that wait are left."""
         core = self._core
-        await self._durable()
+        await core.stored()
         if self._standing(run) is None:
             return
         core.progress = progress.model_copy(update={"suspended": ()})
@@ -169,7 +169,7 @@ class RunLoop:
             return
         suspended = suspended_calls(calls, results)
         if any(result.stale for result in results):
-            core.settle(current, step_end(StepOutcome(end=StepEnd.STALE, attempt=fence.attempt)))
+            core.settle(current, STALE)
         elif suspended:
             core.progress = core.progress.model_copy(update={"suspended": suspended})
         elif core.progress.asked:
@@ -210,7 +210,7 @@ class RunLoop:
     async def _judge_again(self, run: LaneRun) -> None:
         core = self._core
         progress = core.progress
-        await self._durable()
+        await core.stored()
         if progress is None or self._standing(run) is None:
             return
         behind = progress.model_copy(update={"step": progress.step - 1})
