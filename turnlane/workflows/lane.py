@@ -101,8 +101,8 @@ class ConversationLane(Controlling, Responding):
     async def _live(self) -> LaneReport:
         self._start_working()
         while True:
-            await self._wait_for_a_resting_point(self._tasks)
-            report = await self._rest(self._tasks)
+            await self._wait_for_a_resting_point()
+            report = await self._rest()
             if report is not None:
                 return report
 
@@ -125,10 +125,10 @@ class ConversationLane(Controlling, Responding):
         self._is_telling = False
         workflow.set_current_details(details(self._core))
 
-    async def _rest(self, tasks: list[asyncio.Task[None]]) -> LaneReport | None:
+    async def _rest(self) -> LaneReport | None:
         """Do what the moment asks: reopen, renew, close, or (None) go on."""
         core = self._core
-        for task in tasks:
+        for task in self._tasks:
             if task.done():
                 task.result()
         if core.outbox.lost is not None:
@@ -141,7 +141,7 @@ class ConversationLane(Controlling, Responding):
             return await self._close("idle")
         return None
 
-    async def _wait_for_a_resting_point(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _wait_for_a_resting_point(self) -> None:
         """Sleep until something needs the main coroutine. The idle timer is one for many turns: it is not
         cancelled when work comes, it looks at the clock when it fires."""
         core = self._core
@@ -151,7 +151,7 @@ class ConversationLane(Controlling, Responding):
                 core.outbox.lost is not None
                 or core.head.purged
                 or self._must_renew()
-                or any(task.done() for task in tasks)
+                or any(task.done() for task in self._tasks)
             )
 
         idle = core.settings.idle_close_seconds
