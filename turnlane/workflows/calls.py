@@ -18,6 +18,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from turnlane.records.errors import FinalError, TurnlaneError, error_for
 from turnlane.records.lane import LaneSettings
+from turnlane.records.runs import Failure, FailureClass
 
 CHECK_MODEL = "check_model"
 COMMIT = "commit"
@@ -101,6 +102,18 @@ def _raise_final(error: ActivityError | ApplicationError | ActivityTimeoutError)
         raise error
     if isinstance(cause, ApplicationError) and cause.non_retryable:
         raise as_error(cause) from error
+
+
+def failure_behind(error: ActivityError) -> Failure | None:
+    """The failure behind an activity that answers with data, and could not: it was lost with its workers too often.
+
+    None for one that was told to stop before it began.
+    """
+    cause = error.cause
+    if isinstance(cause, CancelledError):
+        return None
+    code = cause.type if isinstance(cause, ApplicationError) and cause.type else "WORKER_LOST"
+    return Failure(failure_class=FailureClass.APPLICATION, code=code)
 
 
 def as_error(cause: ApplicationError) -> TurnlaneError:

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError
 
 from turnlane.records.base import derived_id
 from turnlane.records.commands import Compact, Refusal
@@ -29,9 +29,9 @@ from turnlane.records.errors import ConversationPurgedError, LaneClosingError, N
 from turnlane.records.lane import CompactionFacts, LaneRun
 from turnlane.records.messages import Message, MessageStatus, Role
 from turnlane.records.mutations import Landing
-from turnlane.records.runs import Failure, FailureClass, RunState
+from turnlane.records.runs import RunState
 from turnlane.records.usage import Usage, add_usage
-from turnlane.workflows.calls import as_failure
+from turnlane.workflows.calls import as_failure, failure_behind
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.heeding import has_stopped
 
@@ -280,10 +280,5 @@ class Compactor:
 
 
 def _attempt_error(error: ActivityError) -> CompactOutcome:
-    """An attempt whose activity failed for good: told to stop before it began, or lost with its workers too often."""
-    cause = error.cause
-    if isinstance(cause, CancelledError):
-        return CompactOutcome(end=AttemptEnd.CANCELLED)
-    code = cause.type if isinstance(cause, ApplicationError) and cause.type else "WORKER_LOST"
-    failure = Failure(failure_class=FailureClass.APPLICATION, code=code)
-    return CompactOutcome(end=AttemptEnd.FAILED, failure=failure)
+    failure = failure_behind(error)
+    return CompactOutcome(end=AttemptEnd.CANCELLED if failure is None else AttemptEnd.FAILED, failure=failure)

@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError
 
 from turnlane.records.base import JsonObject
 from turnlane.records.lane import LaneRun, RetryFacts, RunProgress
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import StepEnd, StepOutcome, StepRequest
-from turnlane.workflows.calls import PROVIDER_STEP
+from turnlane.workflows.calls import PROVIDER_STEP, failure_behind
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import next_model, refuses_files, retry_delay, step_end
 from turnlane.workflows.heeding import has_stopped
@@ -155,13 +155,6 @@ def _failure_of(outcome: StepOutcome) -> Failure:
 
 
 def _step_error(error: ActivityError, progress: RunProgress) -> StepOutcome:
-    """A step whose activity failed for good: told to stop before it began, or lost with its workers too often."""
-    cause = error.cause
-    if isinstance(cause, CancelledError):
-        return StepOutcome(end=StepEnd.ABORTED, attempt=progress.attempt)
-    code = cause.type if isinstance(cause, ApplicationError) and cause.type else "WORKER_LOST"
-    return StepOutcome(
-        end=StepEnd.FAILED,
-        attempt=progress.attempt,
-        failure=Failure(failure_class=FailureClass.APPLICATION, code=code),
-    )
+    failure = failure_behind(error)
+    end = StepEnd.ABORTED if failure is None else StepEnd.FAILED
+    return StepOutcome(end=end, attempt=progress.attempt, failure=failure)
