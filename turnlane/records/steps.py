@@ -14,7 +14,7 @@ from turnlane.records.calls import CallRef
 from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, CompleteStep, Taken
 from turnlane.records.messages import ToolOutcome
-from turnlane.records.runs import Failure, RunState
+from turnlane.records.runs import Failure, FailureClass, RunState
 
 
 class Fence(Payload):
@@ -100,6 +100,11 @@ class StepOutcome(Payload):
     rejected: Annotated[bool, UNSAID] = False
     stop: Annotated[Name | None, UNSAID] = None
     operation_id: Annotated[RecordId | None, UNSAID] = None
+
+    @property
+    def fault(self) -> Failure:
+        """Its failure; of one that has none, that nobody knows it."""
+        return self.failure or Failure(failure_class=FailureClass.UNKNOWN)
 
     @property
     def runs_its_calls(self) -> bool:

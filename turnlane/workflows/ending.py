@@ -66,20 +66,16 @@ def step_end(outcome: StepOutcome) -> RunEnd:
     if outcome.end is StepEnd.TIMED_OUT:
         return RunEnd(reason=TerminalReason.TIMEOUT, failure=outcome.failure)
     if outcome.end is StepEnd.FAILED:
-        return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
+        return failure_end(outcome.fault)
     if outcome.end is StepEnd.STALE:
         return STALE
     if outcome.end is StepEnd.STOPPED:
         return policy_end(outcome.stop or MAX_STEPS)
     if outcome.end is StepEnd.ABORTED:
         return RunEnd(reason=TerminalReason.INTERRUPTED, control=ControlReason.RUN_INTERRUPTED)
-    if outcome.finish is FinishReason.ERROR or _is_ours(outcome.failure):
-        return failure_end(outcome.failure or Failure(failure_class=FailureClass.UNKNOWN))
+    if outcome.finish is FinishReason.ERROR or outcome.fault.failure_class is FailureClass.APPLICATION:
+        return failure_end(outcome.fault)
     return RunEnd(reason=_finished(outcome), failure=outcome.failure)
-
-
-def _is_ours(failure: Failure | None) -> bool:
-    return failure is not None and failure.failure_class is FailureClass.APPLICATION
 
 
 def _finished(outcome: StepOutcome) -> TerminalReason:
@@ -111,8 +107,7 @@ def retry_delay(facts: RetryFacts, failure: Failure | None, tries: int, jitter: 
 
 def refuses_files(outcome: StepOutcome) -> bool:
     """Whether the provider refused the step for a file in it. It would refuse every later one, too."""
-    failure = outcome.failure
-    return outcome.end is StepEnd.FAILED and failure is not None and failure.failure_class is FailureClass.FILE_REFUSED
+    return outcome.end is StepEnd.FAILED and outcome.fault.failure_class is FailureClass.FILE_REFUSED
 
 
 def next_model(facts: AgentFacts, outcome: StepOutcome, model: int) -> int | None:
@@ -123,8 +118,7 @@ def next_model(facts: AgentFacts, outcome: StepOutcome, model: int) -> int | Non
     """
     if outcome.end not in (StepEnd.FAILED, StepEnd.TIMED_OUT) or model >= len(facts.fallbacks):
         return None
-    failure_class = outcome.failure.failure_class if outcome.failure else FailureClass.UNKNOWN
-    return None if failure_class in _FAILURES else model + 1
+    return None if outcome.fault.failure_class in _FAILURES else model + 1
 
 
 def _backed_off(facts: RetryFacts, tries: int) -> float:

@@ -17,7 +17,6 @@ from temporalio.exceptions import ActivityError
 from turnlane.records.base import JsonObject
 from turnlane.records.lane import LaneRun, RetryFacts, RunProgress
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import StepEnd, StepOutcome, StepRequest
 from turnlane.workflows.calls import PROVIDER_STEP, failure_behind
 from turnlane.workflows.core import LaneCore
@@ -127,7 +126,7 @@ class ModelSteps:
         told: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         core = self._core
-        core.last_failure = _failure_of(outcome).failure_class.value
+        core.last_failure = outcome.fault.failure_class.value
         self._note_retry(LedgerKind.RETRY_SCHEDULED, run, outcome, {"delay_ms": round(delay * 1000), **told})
         if delay > 0:
             await self._pause(run, delay)
@@ -137,7 +136,7 @@ class ModelSteps:
         self._note_retry(LedgerKind.RETRY_STARTED, run, outcome, dict(told))
 
     def _note_retry(self, kind: LedgerKind, run: LaneRun, outcome: StepOutcome, extra: JsonObject) -> None:
-        reason = _failure_of(outcome).failure_class.value
+        reason = outcome.fault.failure_class.value
         self._core.note(kind, {"run_id": run.id, "attempt": outcome.attempt + 1, "reason": reason, **extra})
 
     async def _pause(self, run: LaneRun, seconds: float) -> None:
@@ -148,10 +147,6 @@ class ModelSteps:
             )
         except TimeoutError:
             return
-
-
-def _failure_of(outcome: StepOutcome) -> Failure:
-    return outcome.failure or Failure(failure_class=FailureClass.UNKNOWN)
 
 
 def _step_error(error: ActivityError, progress: RunProgress) -> StepOutcome:
