@@ -16,9 +16,8 @@ from temporalio import activity
 
 from turnlane.activities.approving import Approving
 from turnlane.activities.draft import call_ref
-from turnlane.activities.failing import as_failures
+from turnlane.activities.failing import ApplicationFailedError, as_failures
 from turnlane.activities.lane_work import utc_now
-from turnlane.activities.preparing import ApplicationFailedError
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.approvals import ApprovalStatus
@@ -74,7 +73,7 @@ class Answers:
             return await _Opening(self._store, self._bus, agent, self._keys, request).open()
         except ApplicationFailedError as error:
             logger.error("run %s: its approval answers do not hold: %s", request.fence.run_id, error.code)
-            return _failed(error.code)
+            return AnswersOpened(failure=error.failure)
         except StaleFenceError:
             return AnswersOpened(stale=True)
 

@@ -10,10 +10,9 @@ import logging
 from datetime import timedelta
 
 from turnlane.activities.draft import Draft
-from turnlane.activities.failing import persist, place_of
+from turnlane.activities.failing import ApplicationFailedError, failing_as, persist
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.patience import Patience, PatienceLostError
-from turnlane.activities.preparing import ApplicationFailedError
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.approvals import NOT_APPLICABLE, ApprovalQuestion, Approvals, ApprovalStatus, Ruling
@@ -89,15 +88,13 @@ class Approving:
             context=run.context,
             metadata=run.metadata,
         )
+        policy, agent = "the approval policy of agent %s", self._agent.name
         try:
-            return await self._patience.wait(rules.judge(question, tool.approval if tool is not None else None))
+            with failing_as(POLICY_FAILED, policy, agent, passing=(PatienceLostError,)):
+                return await self._patience.wait(rules.judge(question, tool.approval if tool is not None else None))
         except PatienceLostError:
-            logger.error("the approval policy of agent %s took too long", self._agent.name)
+            logger.error(policy + " took too long", agent)
             raise ApplicationFailedError(POLICY_TIMED_OUT) from None
-        except Exception as error:
-            name, place = type(error).__name__, place_of(error)
-            logger.error("the approval policy of agent %s failed with %s at %s", self._agent.name, name, place)
-            raise ApplicationFailedError(POLICY_FAILED) from None
 
     def _write(
         self, draft: Draft, fence: Fence, call: NewCall, given: Json, ruling: Ruling, expires_after: float | None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from turnlane.activities.asking import asked
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import ApplicationFailedError, failing_as
 from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.providers.wording import attachment_note
 from turnlane.agent.history import (
@@ -24,8 +23,6 @@ from turnlane.records.base import clean_text
 from turnlane.records.messages import FilePart, Message, Role, TextPart
 from turnlane.records.prompt import PromptFile
 from turnlane.store.payloads import HistoryMessage
-
-logger = logging.getLogger(__name__)
 
 FILE_UNRESOLVED = "FILE_UNRESOLVED"
 RESOLVE_FILE_FAILED = "RESOLVE_FILE_FAILED"
@@ -53,15 +50,11 @@ async def _resolve(part: FilePart, message: Message, options: HistoryOptions) ->
     resolve = options.resolve_file
     if resolve is None:
         return resolve_reference(part)
-    try:
+    with failing_as(RESOLVE_FILE_FAILED, "resolving a file of message %s", message.id, record_id=message.id):
         resolved = await asked(lambda: resolve(part, message))
         if resolved is not None and not isinstance(resolved, ResolvedFile):
             raise TypeError("a file is resolved to a FileUrl, FileBytes, FileText or ProviderFile, or to None")
         return resolved
-    except Exception as error:
-        failed = "resolving a file of message %s failed with %s at %s"
-        logger.error(failed, message.id, type(error).__name__, place_of(error))
-        raise ApplicationFailedError(RESOLVE_FILE_FAILED, record_id=message.id) from None
 
 
 def without_files(options: HistoryOptions) -> HistoryOptions:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from turnlane.activities.asking import asked
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import ApplicationFailedError, failing_as
 from turnlane.activities.providers.base import ProviderFailure, ToolCall
 from turnlane.agent.active_tools import ActiveTools, CatalogOverflowError, activate, selection_of
 from turnlane.agent.agent import Agent
@@ -22,8 +21,6 @@ from turnlane.records.turns import PreparedTurn
 from turnlane.store.payloads import RunContext
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,8 @@ async def surface_of(agent: Agent, run: RunContext) -> str | None:
         tenant=run.tenant,
     )
     select = catalog.select_surface
-    key = await _asked(agent, "SELECT_SURFACE_FAILED", lambda: select(question))
+    with failing_as("SELECT_SURFACE_FAILED", "select_surface of agent %s", agent.name):
+        key = await asked(lambda: select(question))
     _shelf(catalog, key)
     return key
 
@@ -121,7 +119,8 @@ async def _pins(
         tenant=run.tenant,
         messages=prompt.messages,
     )
-    names = await _asked(agent, "PINS_FAILED", lambda: pins(question))
+    with failing_as("PINS_FAILED", "pins of agent %s", agent.name):
+        names = await asked(lambda: pins(question))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ApplicationFailedError("PINS_FAILED")
     return tuple(names)
@@ -132,12 +131,3 @@ def _shelf(catalog: DeferredCatalog, surface: str | None) -> Shelf:
         return catalog.shelf(surface)
     except (KeyError, TypeError):
         raise ApplicationFailedError("UNKNOWN_SURFACE") from None
-
-
-async def _asked(agent: Agent, code: str, ask: Callable[[], T | Awaitable[T]]) -> T:
-    """What a function of the application's own answers."""
-    try:
-        return await asked(ask)
-    except Exception as error:
-        logger.error("%s: agent %s, %s at %s", code, agent.name, type(error).__name__, place_of(error))
-        raise ApplicationFailedError(code) from None

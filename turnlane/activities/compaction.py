@@ -9,8 +9,8 @@ tried again elsewhere.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from pydantic import BaseModel, ValidationError
@@ -18,7 +18,7 @@ from temporalio import activity
 
 from turnlane.activities.asking import asked
 from turnlane.activities.compaction_state import chosen_model, heard, judged, state_of
-from turnlane.activities.failing import as_failures, persist, place_of
+from turnlane.activities.failing import ApplicationFailedError, as_failures, failing_as, persist
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.activities.providers.registry import Providers
@@ -46,8 +46,6 @@ from turnlane.store.bus import EventBus
 from turnlane.store.payloads import CompactionFinish, CompactionStart, Written
 from turnlane.store.protocol import Store
 
-logger = logging.getLogger(__name__)
-
 JSON = "application/json"
 SUMMARY_KEY = "summary"
 
@@ -58,14 +56,6 @@ _PHASES = {
     AttemptEnd.FAILED: OperationPhase.FAILED,
     AttemptEnd.CANCELLED: OperationPhase.CANCELLED,
 }
-
-
-class CallbackFailedError(Exception):
-    """A part of the application's compaction failed; `code` says which."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class Compactions:
@@ -83,7 +73,7 @@ class Compactions:
         """Make one attempt at a compaction; see the module."""
         agent = self._agents.get(request.agent)
         if agent is None or agent.compaction is None:
-            return CompactOutcome(end=AttemptEnd.FAILED, failure=_application("UNKNOWN_AGENT"))
+            return CompactOutcome(end=AttemptEnd.FAILED, failure=ApplicationFailedError("UNKNOWN_AGENT").failure)
         attempt = _Attempt(self._store, self._bus, self._providers, agent, agent.compaction, request)
         async with heartbeats():
             try:
@@ -93,10 +83,6 @@ class Compactions:
                 outcome = CompactOutcome(end=AttemptEnd.STALE)
         is_news = agent.facts.digest != request.facts_digest
         return outcome.model_copy(update={"facts": agent.facts if is_news else None})
-
-
-def _application(code: str) -> Failure:
-    return Failure(failure_class=FailureClass.APPLICATION, code=code)
 
 
 class _Attempt:
@@ -138,8 +124,8 @@ class _Attempt:
                 return await self._unneeded(AttemptEnd.NOT_NEEDED)
             if not self._selected.compactable:
                 return await self._unneeded(AttemptEnd.NOTHING)
-        except CallbackFailedError as error:
-            return CompactOutcome(end=AttemptEnd.FAILED, failure=_application(error.code))
+        except ApplicationFailedError as error:
+            return CompactOutcome(end=AttemptEnd.FAILED, failure=error.failure)
         return await self._replace(snapshot)
 
     async def _replace(self, snapshot: Snapshot) -> CompactOutcome:
@@ -153,10 +139,8 @@ class _Attempt:
         except TimeoutError:
             failure = Failure(failure_class=FailureClass.TIMEOUT, code="COMPACTION_TIMEOUT", retryable=True)
             return await self._end(AttemptEnd.FAILED, failure)
-        except ProviderFailure as error:
+        except (ProviderFailure, ApplicationFailedError) as error:
             return await self._end(AttemptEnd.FAILED, error.failure)
-        except CallbackFailedError as error:
-            return await self._end(AttemptEnd.FAILED, _application(error.code))
         return await self._keep(content)
 
     # --- judging --------------------------------------------------------------------------------
@@ -174,10 +158,8 @@ class _Attempt:
     async def _is_due(self, snapshot: Snapshot) -> bool:
         conversation_id = self._request.conversation_id
         state = await state_of(self._store, self._agent, conversation_id, snapshot, self._selected)
-        try:
+        with self._failing_as("THRESHOLD_FAILED", "the threshold"):
             found = await judged(self._compaction, state)
-        except Exception as error:
-            raise self._failed("THRESHOLD_FAILED", error) from None
         self._judging = found.usage
         return found.is_due
 
@@ -188,16 +170,12 @@ class _Attempt:
         summarize = self._compaction.summarize
         if summarize is None:
             return await self._ask_model(context)
-        try:
+        with self._failing_as("SUMMARIZE_FAILED", "the summary", ProviderFailure):
             given = await asked(lambda: summarize(context), None)
             if isinstance(given, Summarized):
                 self._usage = given.usage
                 given = given.summary
             return self._fitting(given)
-        except ProviderFailure:
-            raise
-        except Exception as error:
-            raise self._failed("SUMMARIZE_FAILED", error) from None
 
     async def _ask_model(self, context: SummaryContext) -> BaseModel:
         model = self._compaction.model or self._own_model(
@@ -245,7 +223,7 @@ class _Attempt:
     def _content(self, summary: BaseModel) -> CompactedRange:
         leading = self._selected.leading_summary
         replaced = ((leading,) if leading else ()) + self._selected.compactable
-        try:
+        with self._failing_as("RENDER_FAILED", "the rendering"):
             text = self._compaction.render(summary)
             metadata: JsonObject = {
                 SUMMARY_KEY: summary.model_dump(mode="json"),
@@ -255,15 +233,9 @@ class _Attempt:
                 raise ValueError("a summary without text")
             parts = (TextPart(text=text),)
             return CompactedRange(message_ids=tuple(message.id for message in replaced), parts=parts, metadata=metadata)
-        except Exception as error:
-            raise self._failed("RENDER_FAILED", error) from None
 
-    def _failed(self, code: str, error: Exception) -> CallbackFailedError:
-        logger.error(
-            "the compaction of agent %s failed: %s with %s at %s",
-            self._agent.name, code, type(error).__name__, place_of(error),
-        )  # fmt: skip
-        return CallbackFailedError(code)
+    def _failing_as(self, code: str, part: str, *passing: type[Exception]) -> AbstractContextManager[None]:
+        return failing_as(code, "%s of the compaction of agent %s", part, self._agent.name, passing=passing)
 
     # --- keeping --------------------------------------------------------------------------------
 

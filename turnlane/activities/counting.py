@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import failing_as
 from turnlane.activities.providers.base import CountsTokens, ProviderFailure
 from turnlane.activities.providers.registry import Providers
 from turnlane.agent.context import ContextBudget
@@ -61,11 +61,8 @@ class Counting:
     async def _counted(self, prompt: Prompt) -> TokenCount:
         if self._counter is None:
             return UNKNOWN_COUNT
-        try:
+        with failing_as("TOKEN_COUNT_FAILED", "counting tokens"):
             return as_count(await self._counter.count(self._model, prompt))
-        except Exception as error:
-            logger.error("counting tokens failed with %s at %s", type(error).__name__, place_of(error))
-            raise ApplicationFailedError("TOKEN_COUNT_FAILED") from None
 
 
 class _OfProvider:

@@ -1,17 +1,19 @@
-"""How activities fail: our errors as Temporal failures, and patience with a store that is away."""
+"""How activities fail: our errors as Temporal failures, the application's as its own, and a store that is away."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from temporalio.exceptions import ApplicationError
 
 from turnlane.records.errors import StoreUnavailableError, TurnlaneError
+from turnlane.records.runs import Failure, FailureClass
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,29 @@ class ApplicationFailedError(Exception):
         super().__init__(message or code)
         self.code = code
         self.record_id = record_id
+
+    @property
+    def failure(self) -> Failure:
+        """The same as data."""
+        return Failure(failure_class=FailureClass.APPLICATION, code=self.code, record_id=self.record_id)
+
+
+@contextlib.contextmanager
+def failing_as(
+    code: str, part: str, *names: object, record_id: str | None = None, passing: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Let what the application's own code raises in here be an `ApplicationFailedError` of this code.
+
+    The log says which part failed (`part`, formatted with `names`), with what type and where, and no more. An error
+    that has its code already is passed on, and so are those that are `passing`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (ApplicationFailedError, *passing)):
+            raise
+        logger.error(part + " failed with %s at %s", *names, type(error).__name__, place_of(error))
+        raise ApplicationFailedError(code, record_id=record_id) from None
 
 
 P = ParamSpec("P")

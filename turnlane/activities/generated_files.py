@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from turnlane.activities.asking import asked
-from turnlane.activities.failing import persist, place_of
+from turnlane.activities.failing import failing_as, persist
 from turnlane.activities.lane_work import utc_now
-from turnlane.activities.preparing import ApplicationFailedError
 from turnlane.activities.providers.base import GeneratedFile
 from turnlane.agent.agent import Agent
 from turnlane.agent.files import FileQuestion, Upload
@@ -15,8 +12,6 @@ from turnlane.records.files import blob_reference
 from turnlane.records.messages import FilePart
 from turnlane.records.steps import Fence
 from turnlane.store.protocol import Store
-
-logger = logging.getLogger(__name__)
 
 
 class GeneratedFiles:
@@ -44,9 +39,5 @@ class GeneratedFiles:
             return blob_reference(blob.id)
         upload = Upload(data=file.data, media_type=file.media_type, filename=file.filename)
         question = FileQuestion(conversation_id=self._fence.conversation_id, run_id=self._fence.run_id)
-        try:
+        with failing_as("PERSIST_FILE_FAILED", "run %s: keeping a generated file", self._fence.run_id):
             return await asked(lambda: persist_file(upload, question))
-        except Exception as error:
-            kind, place = type(error).__name__, place_of(error)
-            logger.error("run %s: a generated file was not kept: %s at %s", self._fence.run_id, kind, place)
-            raise ApplicationFailedError("PERSIST_FILE_FAILED") from None

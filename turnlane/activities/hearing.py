@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from datetime import datetime
 
 from turnlane.activities.asking import asked
 from turnlane.activities.attachments import resolve_files
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import failing_as
 from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.projection import in_order, project_with_decisions
-from turnlane.agent.history import HistoryOptions, OwnProjection
+from turnlane.agent.history import HistoryOptions, OwnProjection, Projector
 from turnlane.records.lane import Taken
 from turnlane.records.messages import Message
 from turnlane.records.prompt import Prompt, ToolSpec
 from turnlane.store.payloads import HistoryMessage, HistoryStep
-
-logger = logging.getLogger(__name__)
 
 PROJECTION_FAILED = "PROJECTION_FAILED"
 
@@ -39,7 +36,7 @@ async def hear(
     """
     if options.project is not None:
         heard = [_told(item, own) for item, own in in_order(history, taken, step)]
-        return await _by_application([message for message in heard if message.parts], options, tools)
+        return await _by_application(options.project, [message for message in heard if message.parts], tools)
     resolved = await resolve_files(history, options, kept)
     prompt, _ = project_with_decisions(
         history, taken=taken, instructions="", tools=tools, step=step, options=options, resolved=resolved, now=now
@@ -55,14 +52,9 @@ def _told(item: HistoryMessage, own: Sequence[HistoryStep] | None) -> Message:
     return item.message.model_copy(update={"parts": parts})
 
 
-async def _by_application(messages: Sequence[Message], options: HistoryOptions, tools: Sequence[ToolSpec]) -> Prompt:
-    assert options.project is not None
-    try:
-        project = options.project
+async def _by_application(project: Projector, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Prompt:
+    with failing_as(PROJECTION_FAILED, "the agent's own projection"):
         made = await asked(lambda: project(messages))
         if not isinstance(made, OwnProjection):
             raise TypeError("a projection returns an OwnProjection")
         return Prompt(system=tuple(made.system), messages=tuple(made.messages), tools=tuple(tools))
-    except Exception as error:
-        logger.error("the agent's own projection failed with %s at %s", type(error).__name__, place_of(error))
-        raise ApplicationFailedError(PROJECTION_FAILED) from None

@@ -7,7 +7,6 @@ run. A judge that raises fails the run as the application's mistake: nobody can 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from temporalio import activity
 
 from turnlane.activities.asking import asked
 from turnlane.activities.budgets import budget_stop
-from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
+from turnlane.activities.failing import ApplicationFailedError, as_failures, failing_as, persist
 from turnlane.activities.patience import PATIENCE_SECONDS
 from turnlane.agent.acceptance import Answer, waits_for_approval
 from turnlane.agent.agent import Agent
@@ -27,8 +26,6 @@ from turnlane.records.steps import Fence, FinishReason, JudgeBoundary, Judgement
 from turnlane.records.usage import stated
 from turnlane.store.payloads import HistoryMessage, RunContext
 from turnlane.store.protocol import Store
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +71,8 @@ def _budget_judge(store: Store) -> Judge:
 
 def _stop_judge(policy: StopPolicy) -> Judge:
     async def judge(boundary: Boundary) -> str | None:
-        try:
+        with failing_as("STOP_POLICY_FAILED", "a stop policy of agent %s", boundary.agent.name):
             stops = await asked(lambda: policy.condition(boundary.context))
-        except Exception as error:
-            logger.error("a stop policy failed with %s at %s", type(error).__name__, place_of(error))
-            raise ApplicationFailedError("STOP_POLICY_FAILED") from None
         return policy.name if stops else None
 
     return judge
@@ -109,7 +103,7 @@ class Judging:
         except TimeoutError:
             return _failed("JUDGING_TIMED_OUT")
         except ApplicationFailedError as error:
-            return _failed(error.code)
+            return Judgement(failure=error.failure)
 
     async def _judged(self, agent: Agent, run: RunContext, answer: HistoryMessage, stop: str | None) -> Judgement:
         boundary = Boundary(agent=agent, run=run, steps=steps_of(answer))
@@ -133,8 +127,7 @@ async def judge_end(store: Store, agent: Agent, fence: Fence, outcome: StepOutco
     try:
         is_accepted = await accepts(agent, run, parts_of(answer), reason)
     except ApplicationFailedError as error:
-        failure = Failure(failure_class=FailureClass.APPLICATION, code=error.code)
-        return outcome.model_copy(update={"failure": failure})
+        return outcome.model_copy(update={"failure": error.failure})
     return outcome.model_copy(update={"rejected": not is_accepted})
 
 
@@ -164,13 +157,8 @@ async def accepts(agent: Agent, run: RunContext, parts: Sequence[Part], reason: 
         context=run.context,
         metadata=run.metadata,
     )
-    try:
+    with failing_as("ACCEPTANCE_FAILED", "the acceptance of agent %s", agent.name):
         return bool(await asked(lambda: accept(answer)))
-    except Exception as error:
-        logger.error(
-            "the acceptance of agent %s failed with %s at %s", agent.name, type(error).__name__, place_of(error)
-        )
-        raise ApplicationFailedError("ACCEPTANCE_FAILED") from None
 
 
 def _failed(code: str) -> Judgement:

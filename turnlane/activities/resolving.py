@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from turnlane.activities.asking import asked
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import ApplicationFailedError, failing_as
 from turnlane.activities.patience import Patience
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.agent.agent import Agent
@@ -123,12 +123,8 @@ async def _resolved(agent: Agent, run: RunContext) -> str:
         tenant=run.tenant,
         chosen=run.model,
     )
-    try:
+    with failing_as("RESOLVE_MODEL_FAILED", "resolve_model of agent %s", agent.name):
         return _key_of(agent, await asked(lambda: resolve(context)))
-    except Exception as error:
-        failed = "resolve_model of agent %s failed with %s at %s"
-        logger.error(failed, agent.name, type(error).__name__, place_of(error))
-        raise ApplicationFailedError("RESOLVE_MODEL_FAILED") from None
 
 
 def _key_of(agent: Agent, answer: str | Model) -> str:

@@ -7,12 +7,11 @@ again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnlane.activities.attempts import ResponseEvidence, audited, request_payload
-from turnlane.activities.failing import ApplicationFailedError, persist, place_of
+from turnlane.activities.failing import ApplicationFailedError, failing_as, persist
 from turnlane.activities.providers.base import ProviderRequest, StreamPart
 from turnlane.activities.receipts import THIS_PROCESS, as_payload
 from turnlane.records.base import JsonObject, derived_id
@@ -35,8 +34,6 @@ from turnlane.records.usage import Usage, stated
 
 if TYPE_CHECKING:
     from turnlane.activities.invocations import ModelInvocations
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -161,10 +158,5 @@ class RunAudit:
 
 async def _ours(call: Awaitable[T], code: str) -> T:
     """Make a call into the application's part; what it raises is the application's failure, told by name only."""
-    try:
+    with failing_as(code, "the audit of a model call", passing=(StaleFenceError, StoreUnavailableError)):
         return await call
-    except (StaleFenceError, StoreUnavailableError, ApplicationFailedError):
-        raise
-    except Exception as error:
-        logger.error("the audit of a model call failed with %s at %s", type(error).__name__, place_of(error))
-        raise ApplicationFailedError(code) from None

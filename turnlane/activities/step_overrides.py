@@ -5,12 +5,11 @@ An attempt of a step starts from what the steps before it changed, so an attempt
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnlane.activities.asking import asked
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import failing_as
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.agent.agent import Agent
 from turnlane.agent.models import Model
@@ -22,7 +21,7 @@ from turnlane.records.steps import StepRequest
 from turnlane.records.turns import PreparedTurn, StepOverride
 from turnlane.store.payloads import HistoryMessage, RunContext
 
-logger = logging.getLogger(__name__)
+PREPARE_STEP_FAILED = "PREPARE_STEP_FAILED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +65,14 @@ class StepOverriding:
         Raises ApplicationFailedError when the application's code fails, or asks for what cannot be.
         """
         prompt = carried(self._turn, self._step, projected)
-        given = await self._asked(self._input(model, prompt, history))
+        step = self._input(model, prompt, history)
+        agent = self._agent.name
         try:
-            return self._overridden(_checked(given), model, prompt, len(projected.messages))
-        except (TypeError, ValueError) as error:
-            raise self._failed(error) from None
+            with failing_as(PREPARE_STEP_FAILED, "prepare_step of agent %s", agent, passing=(ContextOverflowError,)):
+                given = _checked(await self._asked(step))
+                return self._overridden(given, model, prompt, len(projected.messages))
+        except ContextOverflowError:
+            raise ProviderFailure(Failure(failure_class=FailureClass.CONTEXT_OVERFLOW, code="PREPARE_STEP")) from None
 
     def _input(self, model: Model, prompt: Prompt, history: Sequence[HistoryMessage]) -> StepInput:
         run = self._run.run
@@ -91,19 +93,7 @@ class StepOverriding:
 
     async def _asked(self, step: StepInput) -> StepOverrides | None:
         prepare = self._agent.prepare_step
-        if prepare is None:
-            return None
-        try:
-            return await asked(lambda: prepare(step))
-        except ContextOverflowError:
-            raise ProviderFailure(Failure(failure_class=FailureClass.CONTEXT_OVERFLOW, code="PREPARE_STEP")) from None
-        except Exception as error:
-            raise self._failed(error) from None
-
-    def _failed(self, error: Exception) -> ApplicationFailedError:
-        failed = "prepare_step of agent %s failed with %s at %s"
-        logger.error(failed, self._agent.name, type(error).__name__, place_of(error))
-        return ApplicationFailedError("PREPARE_STEP_FAILED")
+        return None if prepare is None else await asked(lambda: prepare(step))
 
     def _overridden(self, given: StepOverrides, model: Model, prompt: Prompt, projected: int) -> Overridden:
         made = StepOverride(

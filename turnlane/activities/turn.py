@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-
 from turnlane.activities.asking import asked
-from turnlane.activities.failing import ApplicationFailedError, place_of
+from turnlane.activities.failing import failing_as
 from turnlane.agent.agent import Agent, PromptContext
 from turnlane.agent.prompt import (
     ComposedPrompt,
@@ -19,8 +17,6 @@ from turnlane.records.base import clean_text
 from turnlane.records.prompt import SystemText
 from turnlane.records.turns import ContextDecision, ContextFigures, PreparedTurn
 from turnlane.store.payloads import RunContext
-
-logger = logging.getLogger(__name__)
 
 
 def plain_turn(agent: Agent) -> PreparedTurn:
@@ -36,13 +32,8 @@ async def compose_turn(agent: Agent, run: RunContext, estimate: Estimate | None)
     first = await _instructions(agent, run)
     sections = [PromptSection(name="instructions", render=first), *agent.prompt] if first.strip() else agent.prompt
     adapt = agent.adapt_instructions or (agent.cache.adapt if agent.cache is not None else None)
-    try:
+    with failing_as("PROMPT_FAILED", "the prompt of agent %s", agent.name):
         return await asked(lambda: compose_prompt(sections, _context(run), adapt_instructions=adapt, estimate=estimate))
-    except ApplicationFailedError:
-        raise
-    except Exception as error:
-        _report("the prompt", agent, error)
-        raise ApplicationFailedError("PROMPT_FAILED") from None
 
 
 def recomposed(turn: PreparedTurn) -> ComposedPrompt:
@@ -76,12 +67,5 @@ async def _instructions(agent: Agent, run: RunContext) -> str:
     if isinstance(given, str):
         return given
     context = PromptContext(run.run.conversation_id, run.run.id, run.context, run.metadata)
-    try:
+    with failing_as("INSTRUCTIONS_FAILED", "instructions of agent %s", agent.name):
         return clean_text(await asked(lambda: given(context)))
-    except Exception as error:
-        _report("instructions", agent, error)
-        raise ApplicationFailedError("INSTRUCTIONS_FAILED") from None
-
-
-def _report(part: str, agent: Agent, error: Exception) -> None:
-    logger.error("%s of agent %s failed with %s at %s", part, agent.name, type(error).__name__, place_of(error))
