@@ -22,7 +22,7 @@ from turnlane.activities.failing import ApplicationFailedError, as_failures, fai
 from turnlane.activities.lane_work import utc_now
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.activities.providers.registry import Providers
-from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
+from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.activities.summarizing import ModelSummarizer
 from turnlane.agent.agent import Agent
 from turnlane.agent.compactable import CompactableHistory, select_compactable_history
@@ -75,12 +75,11 @@ class Compactions:
         if agent is None or agent.compaction is None:
             return CompactOutcome(end=AttemptEnd.FAILED, failure=ApplicationFailedError("UNKNOWN_AGENT").failure)
         attempt = _Attempt(self._store, self._bus, self._providers, agent, agent.compaction, request)
-        async with heartbeats():
-            try:
-                with moved_at_shutdown():
-                    outcome = await attempt.make()
-            except (StaleFenceError, ConversationPurgedError):
-                outcome = CompactOutcome(end=AttemptEnd.STALE)
+        try:
+            async with at_work():
+                outcome = await attempt.make()
+        except (StaleFenceError, ConversationPurgedError):
+            outcome = CompactOutcome(end=AttemptEnd.STALE)
         is_news = agent.facts.digest != request.facts_digest
         return outcome.model_copy(update={"facts": agent.facts if is_news else None})
 
@@ -266,12 +265,7 @@ class _Attempt:
 
     async def _cut_short(self) -> CompactOutcome:
         """The activity was cancelled. Only an abort ends the attempt; a worker's shutdown moves it elsewhere."""
-        fence = self._request.fence
-        if fence is not None:
-            cut = await why_cut(self._store, fence)
-        else:
-            cut = _why_cut_without_run()
-        if cut is not Cut.ABORT:
+        if await why_cut(self._store, self._request.fence) is not Cut.ABORT:
             raise asyncio.CancelledError
         return await self._end(AttemptEnd.CANCELLED, None)
 
@@ -329,13 +323,3 @@ class _Attempt:
 def _try() -> int:
     """Which try of the activity this is."""
     return activity.info().attempt
-
-
-def _why_cut_without_run() -> Cut:
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
-    details = activity.cancellation_details()
-    if details is not None and details.cancel_requested:
-        return Cut.ABORT
-    return Cut.SHUTDOWN if activity.is_worker_shutdown() else Cut.LOST

@@ -46,7 +46,7 @@ from turnlane.activities.providers.base import (
 )
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.publishing import Publisher, last_model_epoch
-from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
+from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.activities.silence import Silence, SilenceError
 from turnlane.activities.step_ends import failed_step, refused_step, silence_of
 from turnlane.agent.agent import Agent
@@ -97,13 +97,12 @@ class ProviderSteps:
         agent = self._agents.get(request.agent)
         if agent is None:
             return failed_step(attempt, FailureClass.APPLICATION, "UNKNOWN_AGENT")
-        async with heartbeats():
-            step = _Step(self._store, self._bus, self._providers, agent, request, fence, self._keys, self._auditor)
-            try:
-                with moved_at_shutdown():
-                    return await step.make()
-            except StaleFenceError as error:
-                return refused_step(attempt, error)
+        step = _Step(self._store, self._bus, self._providers, agent, request, fence, self._keys, self._auditor)
+        try:
+            async with at_work():
+                return await step.make()
+        except StaleFenceError as error:
+            return refused_step(attempt, error)
 
 
 @dataclass
@@ -319,8 +318,7 @@ class _Step:
 
     async def _cut_short(self) -> StepOutcome:
         """The activity was cancelled. Only an abort ends the step; a worker's shutdown moves it elsewhere."""
-        cut = await why_cut(self._store, self._fence)
-        if cut is Cut.ABORT:
+        if await why_cut(self._store, self._fence) is Cut.ABORT:
             return await self._end(StepEnd.ABORTED, OperationPhase.CANCELLED, None)
         raise asyncio.CancelledError
 

@@ -22,7 +22,7 @@ from turnlane.activities.entry_log import StoreLog
 from turnlane.activities.failing import as_failures, persist
 from turnlane.activities.lane_work import LOST_CALL_MESSAGES, coded, utc_now
 from turnlane.activities.publishing import Publisher
-from turnlane.activities.pulse import Cut, heartbeats, moved_at_shutdown, why_cut
+from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.agent.agent import Agent
 from turnlane.agent.durable import LeavesBody
 from turnlane.agent.tool_output import Shown, shown_output
@@ -62,13 +62,12 @@ class ToolCalls:
 
     @as_failures
     async def _handle(self, request: CallRequest) -> CallOutcome:
-        async with heartbeats():
-            try:
-                with moved_at_shutdown():
-                    return await self._make(request)
-            except StaleFenceError as error:
-                stale = error.details.get("reason") != ControlReason.RUN_INTERRUPTED
-                return CallOutcome(call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stale=stale, stored=False)
+        try:
+            async with at_work():
+                return await self._make(request)
+        except StaleFenceError as error:
+            stale = error.details.get("reason") != ControlReason.RUN_INTERRUPTED
+            return CallOutcome(call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stale=stale, stored=False)
 
     async def _make(self, request: CallRequest) -> CallOutcome:
         agent = self._agents.get(request.agent)
