@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
-from tests.integration.talks import KEY_NAME, WIRES, Talks
+from tests.integration.talks import Talks
 from turnlane.agent import tool
 from turnlane.agent.models import Model
 from turnlane.records.runs import TerminalReason
@@ -19,20 +16,7 @@ from turnlane.testing.fault_plan import Pass, ToolCalls, ToolUse
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_NAME, "sk-approvals-test")
-
-
-@pytest.fixture
-async def talks(bench: Bench, serve: Serve, conversation: str) -> AsyncIterator[Talks]:
-    """Conversations that are closed before their servers."""
-    async with AsyncExitStack() as stack:
-        yield Talks(bench, serve, conversation, stack)
-
-
 @pytest.mark.parametrize("approved", [True, False], ids=["approved", "denied"])
-@pytest.mark.parametrize("kind", WIRES.values(), ids=WIRES.keys())
 async def test_a_provider_hears_a_legal_story_whatever_was_answered_and_said_meanwhile(
     talks: Talks, kind: type[Model], approved: bool
 ) -> None:

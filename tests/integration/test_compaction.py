@@ -1,121 +1,20 @@
-"""Compaction on a real server: before a run, when somebody asks, and whatever gets in its way."""
+"""Compaction before a run on a real server: what is summed up, and whatever gets in its way."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
-from temporalio.client import WorkflowHandle
-from typer.testing import CliRunner
 
-from tests.conftest import Bench, Serve, texts
-from tests.integration.stage import BOUND, until
-from turnlane.agent import Agent, Compaction, CompactionState, Model, ScriptedModel, Summarized, SummaryContext
-from turnlane.agent.models import Action, Fail, Say, ScriptedRequest, Stop, Think
-from turnlane.client import Result, Turnlane
-from turnlane.client.cli.app import build_app
+from tests.conftest import Bench, Serve
+from tests.integration.compacting import Talk, summary, tokens
+from tests.integration.stage import BOUND
+from turnlane.agent import Agent, Compaction, CompactionState, ScriptedModel
 from turnlane.records.compaction import CompactionResult
-from turnlane.records.errors import NoCompactionError
 from turnlane.records.events import RunOperationEvent
-from turnlane.records.lane import LaneSettings
-from turnlane.records.ledger import LedgerEvent
-from turnlane.records.messages import Role, TextPart
-from turnlane.records.runs import Failure, FailureClass, OperationKind, RunState, TerminalReason
+from turnlane.records.messages import TextPart
+from turnlane.records.runs import OperationKind, TerminalReason
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
-from turnlane.testing.races import Barrier
 
 pytestmark = pytest.mark.server
-
-
-def said(request: ScriptedRequest) -> str:
-    """The last thing that the user said."""
-    (part,) = request.prompt.messages[-1].parts
-    assert isinstance(part, TextPart)
-    return part.text
-
-
-@dataclass
-class Talk:
-    """A conversation with an agent that compacts, what its model was asked, and a summariser that a test may hold."""
-
-    bench: Bench
-    serve: Serve
-    conversation: str
-    asked: list[ScriptedRequest] = field(default_factory=list)
-    contexts: list[SummaryContext] = field(default_factory=list)
-    gates: list[Barrier] = field(default_factory=list)
-    error: Exception | None = None
-    usage: Usage | None = None
-
-    def __post_init__(self) -> None:
-        self.client: Turnlane = self.bench.client()
-
-    def script(self, request: ScriptedRequest) -> Sequence[Action]:
-        """Answer what was said last."""
-        self.asked.append(request)
-        if said(request) == "fail":
-            return [Fail(Failure(failure_class=FailureClass.INVALID_REQUEST))]
-        if said(request) == "think":
-            return [Think("hm"), Stop("length")]
-        return [Say(f"answer to {said(request)}")]
-
-    async def summarize(self, context: SummaryContext) -> Summarized:
-        """Sum up the user's words, once the test's gate for this call, if there is one, opens."""
-        self.contexts.append(context)
-        if len(self.contexts) <= len(self.gates):
-            await self.gates[len(self.contexts) - 1].wait()
-        if self.error is not None:
-            raise self.error
-        goal = " ".join(message.text for message in context.messages if message.role is Role.USER)
-        return Summarized({"goal": goal}, self.usage)
-
-    async def start(self, *, settings: LaneSettings | None = None, model: Model | None = None, **options: Any) -> None:
-        """Serve the agent; without a summariser of its own it is asked of this talk."""
-        if not {"model", "summarize"} & set(options):
-            options["summarize"] = self.summarize
-        agent = Agent(name="actor", model=model or ScriptedModel(script=self.script), compaction=Compaction(**options))
-        await self.serve(agent, settings=settings)
-
-    async def turn(self, text: str) -> Result:
-        """Say something and wait for the answer."""
-        ticket = await self.client.submit(self.conversation, text)
-        return await ticket.result(BOUND)
-
-    async def turns(self, *said: str) -> None:
-        """Say one thing after the other."""
-        for text in said:
-            await self.turn(text)
-
-    async def messages(self, *, all: bool = False) -> list[tuple[str, str]]:
-        """What the conversation holds, as (role, text)."""
-        page = await self.client.messages(self.conversation, limit=1000, include_compacted=all)
-        return texts(page.items)
-
-    async def ledger(self, kind: str) -> list[LedgerEvent]:
-        """The ledger's events of a kind."""
-        return [event for event in (await self.bench.store.read_events(self.conversation)).items if event.kind == kind]
-
-    @property
-    def lane(self) -> WorkflowHandle[Any, Any]:
-        """The Temporal handle of the lane."""
-        return self.bench.temporal.get_workflow_handle(f"lane/{self.conversation}")
-
-
-@pytest.fixture
-def talk(bench: Bench, serve: Serve, conversation: str) -> Talk:
-    return Talk(bench, serve, conversation)
-
-
-def summary(text: str) -> tuple[str, str]:
-    return ("summary", f"Summary of the earlier conversation:\n\nGoal: {text}")
-
-
-def tokens(value: int) -> UsageValue:
-    return UsageValue(value=value, provenance=Provenance.COMPUTED)
 
 
 # --- before a run -------------------------------------------------------------------------------
@@ -211,13 +110,9 @@ async def test_the_usage_of_a_compaction_that_came_to_nothing_is_in_the_runs_tot
 
     cost = CostValue(value=0.75, currency="USD", provenance=Provenance.PROVIDER_REPORTED)
     talk.usage = Usage(input_tokens=UsageValue.reported(400), output_tokens=UsageValue.reported(40), cost=cost)
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start(threshold=threshold)
-    await talk.turns("A", "B")
-    ticket = await talk.client.submit(talk.conversation, "C")
-    await talk.gates[0].until_reached()
+    ticket = await talk.held_in_a_run(threshold=threshold)
     later = await talk.client.submit(talk.conversation, "D")
-    talk.gates[0].release()
+    talk.gate.release()
     result = await ticket.result(BOUND)
     await later.result(BOUND)
 
@@ -231,13 +126,9 @@ async def test_the_usage_of_a_compaction_that_came_to_nothing_is_in_the_runs_tot
 
 
 async def test_an_input_that_comes_meanwhile_makes_a_fresh_summary_of_a_fresh_look(talk: Talk) -> None:
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start(turns=2, max_attempts=2)
-    await talk.turns("A", "B")
-    first = await talk.client.submit(talk.conversation, "C")
-    await talk.gates[0].until_reached()
+    first = await talk.held_in_a_run(turns=2, max_attempts=2)
     second = await talk.client.submit(talk.conversation, "D")
-    talk.gates[0].release()
+    talk.gate.release()
     await first.result(BOUND)
     await second.result(BOUND)
 
@@ -246,13 +137,9 @@ async def test_an_input_that_comes_meanwhile_makes_a_fresh_summary_of_a_fresh_lo
 
 
 async def test_a_single_attempt_that_meets_a_conflict_changes_nothing(talk: Talk) -> None:
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start(turns=2, max_attempts=1)
-    await talk.turns("A", "B")
-    first = await talk.client.submit(talk.conversation, "C")
-    await talk.gates[0].until_reached()
+    first = await talk.held_in_a_run(turns=2, max_attempts=1)
     second = await talk.client.submit(talk.conversation, "D")
-    talk.gates[0].release()
+    talk.gate.release()
     result = await first.result(BOUND)
 
     assert (TerminalReason.SUCCESS, ()) == (result.reason, talk.asked[2].prompt.system)
@@ -284,11 +171,7 @@ async def test_a_threshold_that_fails_costs_no_answer(talk: Talk) -> None:
 
 
 async def test_an_interrupt_stops_a_compaction_at_once(talk: Talk) -> None:
-    talk.gates = [Barrier("never", BOUND)]
-    await talk.start(turns=1)
-    await talk.turns("A", "B")
-    ticket = await talk.client.submit(talk.conversation, "C")
-    await talk.gates[0].until_reached()
+    ticket = await talk.held_in_a_run(turns=1)
     await talk.client.interrupt(talk.conversation)
     result = await ticket.result(BOUND)
     (event,) = await talk.ledger("compaction/finished")
@@ -306,7 +189,7 @@ async def test_an_interrupt_stops_a_compaction_at_once(talk: Talk) -> None:
 async def test_a_worker_that_goes_away_in_a_compaction_leaves_it_to_another(
     bench: Bench, serve: Serve, conversation: str
 ) -> None:
-    talk = Talk(bench, serve, conversation, gates=[Barrier("lost", BOUND)])
+    talk = Talk(bench, serve, conversation, is_held=True)
     agent = Agent(
         name="actor",
         model=ScriptedModel(script=talk.script),
@@ -315,7 +198,7 @@ async def test_a_worker_that_goes_away_in_a_compaction_leaves_it_to_another(
     async with bench.worker(agent, graceful_seconds=0.1):
         await talk.turns("A", "B")
         ticket = await talk.client.submit(conversation, "C")
-        await talk.gates[0].until_reached()
+        await talk.gate.until_reached()
     await serve(agent)
     result = await ticket.result(BOUND)
 
@@ -335,200 +218,6 @@ async def test_a_cut_off_answer_and_a_compaction_leave_the_conversation_going(ta
     assert "answer to B" == after.text
 
 
-# --- when somebody asks -------------------------------------------------------------------------
-
-
-async def test_an_idle_conversation_is_compacted_at_once(talk: Talk) -> None:
-    talk.usage = Usage(input_tokens=UsageValue.reported(5), output_tokens=UsageValue.reported(2))
-    await talk.start()
-    await talk.turns("A", "B", "C")
-    reply = await talk.client.compact(talk.conversation)
-    snapshot = await talk.client.snapshot(talk.conversation)
-    (event,) = await talk.ledger("compaction/finished")
-
-    assert (CompactionResult.APPLIED, 1, talk.usage) == (reply.outcome, reply.attempts, reply.usage)
-    assert (snapshot.messages[0].id, snapshot.version) == (reply.summary_id, reply.version)
-    assert [summary("A B"), ("user", "C"), ("assistant", "answer to C")] == await talk.messages()
-    assert None is event.payload["run_id"]
-
-
-async def test_a_lane_that_has_closed_is_opened_to_compact(talk: Talk) -> None:
-    await talk.start(settings=LaneSettings(idle_close_seconds=1.0))
-    await talk.turns("A", "B")
-
-    async def closed() -> bool:
-        return (await talk.lane.describe()).close_time is not None
-
-    await until(closed)
-
-    assert CompactionResult.APPLIED is (await talk.client.compact(talk.conversation)).outcome
-
-
-@pytest.mark.parametrize(
-    ("options", "force", "expected"),
-    [
-        ({"turns": 9}, False, CompactionResult.NOT_NEEDED),
-        ({"turns": 9}, True, CompactionResult.APPLIED),
-        ({"keep_recent_turns": 5}, False, CompactionResult.NOTHING),
-        ({"keep_recent_turns": 5}, True, CompactionResult.NOTHING),
-    ],
-)
-async def test_an_answer_says_what_came_of_it(
-    talk: Talk, options: dict[str, Any], force: bool, expected: CompactionResult
-) -> None:
-    await talk.start(**options)
-    await talk.turns("A", "B")
-    reply = await talk.client.compact(talk.conversation, force=force)
-
-    assert expected is reply.outcome
-
-
-async def test_who_asks_hears_of_a_failure(talk: Talk) -> None:
-    talk.error = RuntimeError("broken")
-    await talk.start()
-    await talk.turns("A", "B")
-    reply = await talk.client.compact(talk.conversation)
-
-    assert (CompactionResult.FAILED, "SUMMARIZE_FAILED") == (reply.outcome, reply.failure and reply.failure.code)
-    assert 4 == len(await talk.messages())
-
-
-async def test_an_agent_without_compaction_refuses(bench: Bench, serve: Serve, conversation: str) -> None:
-    talk = Talk(bench, serve, conversation)
-    await serve(Agent(name="actor", model=ScriptedModel(script=talk.script)))
-    await talk.turn("A")
-
-    with pytest.raises(NoCompactionError):
-        await talk.client.compact(conversation)
-
-
-async def test_an_unknown_conversation_has_nothing_to_compact(talk: Talk) -> None:
-    await talk.start()
-
-    with pytest.raises(NoCompactionError):
-        await talk.client.compact(talk.conversation)
-
-
-async def test_no_run_starts_while_a_wish_is_carried_out(talk: Talk) -> None:
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start(max_attempts=2)
-    await talk.turns("A", "B")
-    wish = asyncio.create_task(talk.client.compact(talk.conversation))
-    await talk.gates[0].until_reached()
-    ticket = await talk.client.submit(talk.conversation, "C")
-    assert ticket.admission is not None
-    view = await talk.client.run(talk.conversation, ticket.admission.run_id)
-    talk.gates[0].release()
-    reply = await wish
-    result = await ticket.result(BOUND)
-
-    assert view is not None and RunState.QUEUED is view.run.state
-    assert (CompactionResult.APPLIED, 2) == (reply.outcome, reply.attempts)
-    assert ("answer to C", (summary("A")[1],)) == (result.text, talk.asked[-1].prompt.system)
-
-
-async def test_a_wish_with_one_attempt_hears_of_the_conflict(talk: Talk) -> None:
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start(max_attempts=1)
-    await talk.turns("A", "B")
-    wish = asyncio.create_task(talk.client.compact(talk.conversation))
-    await talk.gates[0].until_reached()
-    ticket = await talk.client.submit(talk.conversation, "C")
-    talk.gates[0].release()
-    reply = await wish
-    await ticket.result(BOUND)
-
-    assert CompactionResult.CONFLICT is reply.outcome
-    assert 6 == len(await talk.messages())
-
-
-async def test_many_who_ask_during_a_run_share_what_is_made_at_its_end(talk: Talk) -> None:
-    release = asyncio.Event()
-
-    async def threshold(state: CompactionState) -> bool:
-        if state.turns == 2:
-            await release.wait()
-        return state.turns > 2
-
-    await talk.start(threshold=threshold)
-    await talk.turns("A", "B")
-    ticket = await talk.client.submit(talk.conversation, "C")
-    wishes = [asyncio.create_task(talk.client.compact(talk.conversation)) for _ in range(3)]
-
-    async def waiting() -> bool:
-        accepted = [event async for event in talk.lane.fetch_history_events()]
-        return sum(event.HasField("workflow_execution_update_accepted_event_attributes") for event in accepted) >= 6
-
-    await until(waiting)
-    release.set()
-    replies = await asyncio.gather(*wishes)
-    await ticket.result(BOUND)
-
-    assert {CompactionResult.APPLIED} == {reply.outcome for reply in replies}
-    assert 1 == len({reply.summary_id for reply in replies})
-    assert 1 == len(talk.contexts)
-    assert [summary("A B"), ("user", "C"), ("assistant", "answer to C")] == await talk.messages()
-
-
-async def test_who_asks_is_not_held_for_longer_than_a_wait(talk: Talk) -> None:
-    talk.gates = [Barrier("slow", BOUND)]
-    await talk.start(settings=LaneSettings(wait_seconds=0.2))
-    await talk.turns("A", "B")
-    wish = asyncio.create_task(talk.client.compact(talk.conversation))
-    await talk.gates[0].until_reached()
-
-    async def asked_again() -> bool:
-        events = [event async for event in talk.lane.fetch_history_events()]
-        return sum(event.HasField("workflow_execution_update_completed_event_attributes") for event in events) >= 3
-
-    await until(asked_again)
-    talk.gates[0].release()
-
-    assert (CompactionResult.APPLIED, 1) == ((await wish).outcome, len(talk.contexts))
-
-
-async def test_a_lane_that_is_cancelled_gives_a_wish_up(talk: Talk) -> None:
-    talk.gates = [Barrier("never", BOUND)]
-    await talk.start()
-    await talk.turns("A", "B")
-    wish = asyncio.create_task(talk.client.compact(talk.conversation))
-    await talk.gates[0].until_reached()
-    await talk.lane.cancel()
-
-    async def cancelled() -> bool:
-        return bool(await talk.ledger("compaction/finished"))
-
-    await until(cancelled)
-    reply = await wish
-
-    # The client asks the next lane, whose summariser is not held.
-    assert (CompactionResult.APPLIED, 2) == (reply.outcome, len(talk.contexts))
-    assert ["cancelled", "ready"] == [event.payload["outcome"] for event in await talk.ledger("compaction/finished")]
-
-
-# --- the command line ---------------------------------------------------------------------------
-
-
-async def run_verb(talk: Talk, *arguments: str) -> tuple[int, str]:
-    """Run `turnlane compact` for the conversation: its exit code and what it printed."""
-    where = ["--address", talk.bench.temporal.service_client.config.target_host, "--task-queue", talk.bench.task_queue]
-    command = ["compact", talk.conversation, *arguments, *where]
-    result = await asyncio.to_thread(CliRunner().invoke, build_app(), command)
-    return result.exit_code, result.stdout
-
-
-async def test_the_command_line_compacts_and_says_what_came_of_it(talk: Talk) -> None:
-    await talk.start(turns=9)
-    await talk.turns("A", "B")
-    unneeded = await run_verb(talk)
-    code, printed = await run_verb(talk, "--force", "--json")
-    told = json.loads(printed)
-
-    assert (0, f"not needed: {talk.conversation}\n") == unneeded
-    assert (0, True, "applied", 1) == (code, told["ok"], told["outcome"], told["attempts"])
-    assert summary("A") in await talk.messages()
-
-
 # --- what turns a run may have ------------------------------------------------------------------
 
 
@@ -546,15 +235,11 @@ async def test_a_turn_that_failed_is_compacted_unheard(talk: Talk) -> None:
 
 
 async def test_what_was_taken_back_is_not_summed_up(talk: Talk) -> None:
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start()
-    await talk.turns("A", "B")
-    wish = asyncio.create_task(talk.client.compact(talk.conversation))
-    await talk.gates[0].until_reached()
+    wish = await talk.held_in_a_wish()
     ticket = await talk.client.submit(talk.conversation, "never mind")
     assert ticket.admission is not None
     await talk.client.cancel(talk.conversation, ticket.admission.run_id)
-    talk.gates[0].release()
+    talk.gate.release()
     await wish
     await talk.turn("C")
     await talk.client.compact(talk.conversation)
@@ -578,11 +263,7 @@ async def test_a_resend_of_what_was_compacted_is_answered_as_ever(talk: Talk) ->
 
 
 async def test_a_purge_during_a_compaction_leaves_nothing(talk: Talk) -> None:
-    talk.gates = [Barrier("first", BOUND)]
-    await talk.start()
-    await talk.turns("A", "B")
-    wish = asyncio.create_task(talk.client.compact(talk.conversation))
-    await talk.gates[0].until_reached()
+    wish = await talk.held_in_a_wish()
     await talk.client.purge(talk.conversation)
     reply = await wish
 

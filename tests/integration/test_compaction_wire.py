@@ -12,8 +12,9 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
+from tests.integration.talks import KEY_NAME, look
 from turnlane.activities.providers.registry import Providers
-from turnlane.agent import Agent, AnthropicModel, Compaction, Judged, Model, OpenAIChatModel, OpenAIModel, Prices, tool
+from turnlane.agent import Agent, AnthropicModel, Compaction, Judged, Model, OpenAIChatModel, OpenAIModel, Prices
 from turnlane.client import Turnlane
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.runs import FailureClass, TerminalReason
@@ -23,16 +24,8 @@ from turnlane.testing.fault_server import FaultServer
 
 pytestmark = pytest.mark.server
 
-KEY_NAME = "COMPACTION_TEST_KEY"
-WIRES: dict[str, type[Model]] = {"responses": OpenAIModel, "chat": OpenAIChatModel, "anthropic": AnthropicModel}
 GOOD = json.dumps({"goal": "to know", "facts": ["it is 42"]})
 FIGURES = Figures(input_tokens=100, output_tokens=10)
-
-
-@tool(read_only=True)
-def look(at: str) -> str:
-    """Look at something."""
-    return f"{at} was seen"
 
 
 @dataclass
@@ -99,13 +92,6 @@ async def talks(bench: Bench, serve: Serve, conversation: str, monkeypatch: pyte
     await opened.providers.aclose()
     for server in opened.servers:
         await server.__aexit__(None, None, None)
-
-
-@pytest.fixture(params=list(WIRES.values()), ids=list(WIRES))
-def kind(request: pytest.FixtureRequest) -> type[Model]:
-    """Each wire protocol in turn."""
-    chosen: type[Model] = request.param
-    return chosen
 
 
 async def test_a_model_sums_the_conversation_up(talks: Talks, kind: type[Model]) -> None:

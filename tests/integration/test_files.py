@@ -50,13 +50,6 @@ def in_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    """What outlives the worker of a test."""
-    async with AsyncExitStack() as opened:
-        yield opened
-
-
 @pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Model]:
     """Each wire protocol in turn."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.conftest import Bench, Serve
+from tests.conftest import Bench
 from tests.integration.stage import BOUND
-from tests.integration.talks import KEY_NAME, WIRES, Talk, Talks, look
+from tests.integration.talks import WIRES, Talk, Talks, look
 from turnlane.agent import tool
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
 from turnlane.client import Result
@@ -52,29 +50,6 @@ pytestmark = pytest.mark.server
 
 SIGNED: dict[str, type[Model]] = {name: kind for name, kind in WIRES.items() if kind is not OpenAIChatModel}
 FIGURES = Figures(input_tokens=100, output_tokens=7)
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    """What is left open when a test ends, and outlives its worker."""
-    async with AsyncExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture
-async def talks(
-    stack: AsyncExitStack, bench: Bench, serve: Serve, conversation: str, monkeypatch: pytest.MonkeyPatch
-) -> Talks:
-    """Conversations with faulty providers."""
-    monkeypatch.setenv(KEY_NAME, "sk-faults-test")
-    return Talks(bench, serve, conversation, stack)
-
-
-@pytest.fixture(params=list(WIRES.values()), ids=list(WIRES))
-def kind(request: pytest.FixtureRequest) -> type[Model]:
-    """Each wire protocol in turn."""
-    chosen: type[Model] = request.param
-    return chosen
 
 
 def computed(value: int) -> UsageValue:

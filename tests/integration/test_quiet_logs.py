@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
-import pytest_asyncio
 
-from tests.conftest import Bench, Serve
 from tests.integration.talks import KEY_NAME, WIRES, Talks
 from turnlane.testing.fault_plan import HttpError, Pass, ToolCalls, ToolUse
 
@@ -18,12 +14,6 @@ pytestmark = pytest.mark.server
 
 SAID = "xq7-said-in-confidence-9"
 KEY = "sk-xq7-a-key-that-nobody-sees"
-
-
-@pytest_asyncio.fixture
-async def talks(bench: Bench, serve: Serve, conversation: str) -> AsyncIterator[Talks]:
-    async with AsyncExitStack() as stack:
-        yield Talks(bench, serve, conversation, stack)
 
 
 @pytest.mark.parametrize("wire", WIRES)

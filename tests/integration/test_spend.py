@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from tests.conftest import Bench, Serve
+from tests.conftest import Bench
 from tests.integration.stage import BOUND
-from tests.integration.talks import KEY_NAME, Talk, Talks
+from tests.integration.talks import Talk, Talks
 from turnlane.agent import AnthropicModel, OpenAIChatModel, OpenAIModel, Prices, SpendLimits, tool
 from turnlane.client import Result
 from turnlane.records.base import JsonObject
@@ -26,13 +24,6 @@ pytestmark = pytest.mark.server
 
 DEAR = {"test-model": Prices(input="1000", output="1000", cache_read="1000", cache_write="1000")}
 """A thousand a million: a thousandth for a token."""
-
-
-@pytest.fixture
-async def talks(bench: Bench, serve: Serve, conversation: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Talks]:
-    monkeypatch.setenv(KEY_NAME, "sk-spend-test")
-    async with AsyncExitStack() as stack:
-        yield Talks(bench, serve, conversation, stack)
 
 
 def spent(inputs: int, outputs: int = 0) -> Figures:

@@ -1,0 +1,55 @@
+"""What tests are given: talks with a fault server, in each wire protocol, a talk that is compacted,
+and a store for completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Bench, Serve
+from tests.integration.compacting import Talk
+from tests.integration.completing import KEY_NAME as COMPLETION_KEY_NAME
+from tests.integration.talks import KEY_NAME, WIRES, Talks
+from turnlane.agent.models import Model
+from turnlane.store.sql import SqlStore, open_store
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """What is left open when a test ends, and outlives its worker where it was asked for before it."""
+    async with AsyncExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def talks(
+    stack: AsyncExitStack, bench: Bench, serve: Serve, conversation: str, monkeypatch: pytest.MonkeyPatch
+) -> Talks:
+    """Conversations with faulty providers; their servers outlive the worker."""
+    monkeypatch.setenv(KEY_NAME, "sk-faults-test")
+    return Talks(bench, serve, conversation, stack)
+
+
+@pytest.fixture(params=list(WIRES.values()), ids=list(WIRES))
+def kind(request: pytest.FixtureRequest) -> type[Model]:
+    """Each wire protocol in turn."""
+    chosen: type[Model] = request.param
+    return chosen
+
+
+@pytest.fixture
+def talk(bench: Bench, serve: Serve, conversation: str) -> Talk:
+    """A conversation with an agent that compacts."""
+    return Talk(bench, serve, conversation)
+
+
+@pytest.fixture
+async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqlStore]:
+    """A store for completions, whose providers have a key."""
+    monkeypatch.setenv(COMPLETION_KEY_NAME, "sk-completions")
+    opened = await open_store(str(tmp_path / "completions.db"))
+    yield opened
+    await opened.close()
