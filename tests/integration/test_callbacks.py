@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.play import open_play, run_id
 from tests.integration.stage import BOUND, until
-from tests.replay.replaying import replay
+from tests.replay.replaying import divergence
 from turnlane.activities import asking, patience
 from turnlane.agent import Approvals
 from turnlane.agent.compaction import Compaction
@@ -72,7 +72,7 @@ async def test_an_interrupt_ends_a_run_whose_application_hears_nothing(
     release.set()
 
     assert TerminalReason.INTERRUPTED is result.reason
-    await replay(json.loads(history.to_json()))
+    assert await divergence(json.loads(history.to_json())) is None
 
 
 CODES = {

@@ -1,70 +1,29 @@
-"""The loop of a run: what stops it behind a tool call, whether its answer is accepted, and what a step may change."""
+"""The loop of a run: what stops it behind a tool call, while the application thinks, and what does not."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.conftest import Bench, Serve
+from tests.integration.looping import MARK, ended, requests, scripted, turn
 from tests.integration.play import open_play
 from tests.integration.stage import BOUND
-from tests.replay.replaying import replay
-from turnlane.agent import Agent, tool
-from turnlane.agent.acceptance import Answer, require_output
-from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest, Stop, Think
-from turnlane.agent.step_input import StepInput, StepOverrides
+from tests.replay.replaying import divergence
+from turnlane.agent import tool
+from turnlane.agent.models import Call, Say
+from turnlane.agent.step_input import StepInput
 from turnlane.agent.stopping import StopContext, StopPolicy, called
-from turnlane.client import Result
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.lane import LaneSettings
-from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, ToolResultPart
-from turnlane.records.runs import FailureClass, RunState, TerminalReason
+from turnlane.records.runs import FailureClass, TerminalReason
 from turnlane.testing.races import Barrier
 
 pytestmark = pytest.mark.server
-
-MARK = "xq7-never-to-be-seen-9"
-
-
-@tool(read_only=True)
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-@tool(read_only=True)
-def leap() -> str:
-    """Leap."""
-    return "leapt"
-
-
-def scripted(*steps: Sequence[Action], **options: Any) -> Agent:
-    """An agent whose model does this in its steps, and the last of it for ever."""
-    model = ScriptedModel(script=lambda request: steps[min(request.step, len(steps) - 1)])
-    options.setdefault("tools", [look, leap])
-    return Agent(name="scripted", model=model, **options)
-
-
-async def turn(bench: Bench, serve: Serve, conversation: str, agent: Agent, **options: Any) -> Result:
-    """One turn of a conversation with an agent."""
-    await serve(agent)
-    ticket = await bench.client().submit(conversation, "hi", **options)
-    return await ticket.result(BOUND)
-
-
-async def requests(bench: Bench, conversation: str) -> int:
-    """How many model calls the ledger tells of."""
-    events = (await bench.store.read_events(conversation)).items
-    return sum(event.kind == LedgerKind.PROVIDER_REQUEST for event in events)
-
-
-def ended(result: Result) -> tuple[TerminalReason | None, str | None]:
-    return result.reason, result.policy_name
 
 
 # --- stop policies ------------------------------------------------------------------------------
@@ -180,148 +139,6 @@ async def test_an_input_that_waits_at_the_boundary_where_a_run_stops_has_a_run_o
     assert (["A"], ["B"]) == (await play.inputs(stopped), await play.inputs(answered))
 
 
-# --- acceptance ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "actions",
-    [[Think("hm")], [Say("  \n ")], [], [Think("and then"), Stop("length")]],
-    ids=["reasoning", "blank", "nothing", "reasoning to the limit"],
-)
-async def test_an_answer_without_output_is_rejected(
-    bench: Bench, serve: Serve, conversation: str, actions: list[Action]
-) -> None:
-    result = await turn(bench, serve, conversation, scripted(actions, accept=require_output()))
-
-    assert (TerminalReason.OUTPUT_REJECTED, RunState.FAILED) == (result.reason, result.state)
-    assert result.message is not None
-    assert MessageStatus.FAILED is result.message.status
-
-
-async def test_an_answer_with_output_is_accepted_also_where_it_was_cut(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    agent = scripted([Say("as far as"), Stop("length")], accept=require_output())
-
-    assert TerminalReason.PROVIDER_STOP is (await turn(bench, serve, conversation, agent)).reason
-
-
-async def test_the_calls_of_a_stopped_run_are_output(bench: Bench, serve: Serve, conversation: str) -> None:
-    agent = scripted([Call("look")], max_steps=1, accept=require_output())
-
-    assert (TerminalReason.POLICY_STOP, "max-steps") == ended(await turn(bench, serve, conversation, agent))
-
-
-async def test_an_application_judges_the_whole_answer(bench: Bench, serve: Serve, conversation: str) -> None:
-    judged: list[Answer] = []
-
-    async def accept(answer: Answer) -> bool:
-        judged.append(answer)
-        return "seen" in answer.text
-
-    agent = scripted([Say("I see. "), Call("look")], [Say("Nothing to be seen.")], accept=accept)
-
-    result = await turn(bench, serve, conversation, agent)
-
-    (answer,) = judged
-    assert TerminalReason.SUCCESS is result.reason
-    assert (TerminalReason.SUCCESS, "I see. Nothing to be seen.") == (answer.reason, answer.text)
-    assert result.message is not None
-    assert result.message.parts == answer.parts
-
-
-async def test_a_stopped_run_may_be_rejected_and_then_names_no_policy(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    agent = scripted([Call("look")], stop_when={"looked": called("look")}, accept=lambda answer: False)
-
-    assert (TerminalReason.OUTPUT_REJECTED, None) == ended(await turn(bench, serve, conversation, agent))
-
-
-@pytest.mark.parametrize("steps", [1, 50], ids=["at a boundary", "at the end"])
-async def test_an_acceptance_that_raises_fails_the_run_as_the_applications_fault(
-    bench: Bench, serve: Serve, conversation: str, steps: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    def accept(answer: Answer) -> bool:
-        raise KeyError(MARK)
-
-    agent = scripted([Call("look")], [Say("so")], max_steps=steps, accept=accept)
-
-    result = await turn(bench, serve, conversation, agent)
-
-    assert TerminalReason.RUNTIME_FAILURE is result.reason
-    assert result.failure is not None
-    assert "ACCEPTANCE_FAILED" == result.failure.code
-    assert MARK not in caplog.text
-
-
-# --- preparing steps ----------------------------------------------------------------------------
-
-
-async def test_what_a_step_changes_reaches_the_model_and_the_steps_behind_it(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    heard: list[tuple[tuple[Any, ...], list[str]]] = []
-    shown: list[StepInput] = []
-
-    def script(request: ScriptedRequest) -> Sequence[Action]:
-        heard.append((request.prompt.system, [spec.name for spec in request.prompt.tools]))
-        return [Say("so")] if request.step == 2 else [Call("look")]
-
-    def prepare(step: StepInput) -> StepOverrides | None:
-        shown.append(step)
-        return StepOverrides(instructions="Be brief.", active_tools=["look"]) if step.step_number == 1 else None
-
-    agent = Agent(
-        name="actor",
-        model=ScriptedModel(script=script),
-        instructions="Be kind.",
-        tools=[look, leap],
-        prepare_step=prepare,
-    )
-
-    result = await turn(bench, serve, conversation, agent)
-
-    both = ["look", "leap"]
-    assert TerminalReason.SUCCESS is result.reason
-    assert [(("Be kind.",), both), (("Be brief.",), ["look"]), (("Be brief.",), both)] == heard
-    assert [0, 1, 2] == [len(step.steps) for step in shown]
-    assert shown[0].context_usage is None
-    assert all(step.context_usage for step in shown[1:])
-
-
-async def test_a_tool_that_is_not_on_offer_in_a_step_is_not_run(bench: Bench, serve: Serve, conversation: str) -> None:
-    agent = scripted(
-        [Call("look"), Call("leap")], [Say("so")], prepare_step=lambda step: StepOverrides(active_tools=["leap"])
-    )
-
-    result = await turn(bench, serve, conversation, agent)
-
-    assert result.message is not None
-    outputs = [part.output for part in result.message.parts if isinstance(part, ToolResultPart)]
-    assert isinstance(outputs[0], dict)
-    assert ("INACTIVE_TOOL", "leapt") == (outputs[0]["error"], outputs[1])
-
-
-async def test_a_step_that_cannot_be_prepared_fails_the_run_and_is_not_tried_again(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    tried: list[int] = []
-
-    def prepare(step: StepInput) -> None:
-        tried.append(step.step_number)
-        raise KeyError(MARK)
-
-    fallback = ScriptedModel(name="second", script=lambda request: [Say("never")])
-    agent = scripted([Say("never")], prepare_step=prepare, fallbacks=[fallback])
-
-    result = await turn(bench, serve, conversation, agent)
-
-    assert TerminalReason.RUNTIME_FAILURE is result.reason
-    assert result.failure is not None
-    assert ("PREPARE_STEP_FAILED", [0], 0) == (result.failure.code, tried, await requests(bench, conversation))
-
-
 # --- while the application thinks ---------------------------------------------------------------
 
 
@@ -408,7 +225,7 @@ async def test_a_policy_that_takes_long_is_judged_as_an_activity_and_its_history
     history = await play.lane.fetch_history()
 
     assert (TerminalReason.POLICY_STOP, "slow") == ended(result)
-    await replay(json.loads(history.to_json()))
+    assert await divergence(json.loads(history.to_json())) is None
 
 
 # --- the silence of a model ---------------------------------------------------------------------

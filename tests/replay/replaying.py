@@ -36,17 +36,22 @@ def workflow_of(history: dict[str, Any]) -> str:
     return workflow_id
 
 
-async def replay(history: dict[str, Any]) -> None:
-    """Replay a history in the sandbox. Raises NondeterminismError if the lane would decide otherwise now."""
+async def divergence(history: dict[str, Any]) -> Exception | None:
+    """Replay a history in the sandbox: NondeterminismError if the lane would decide otherwise now, else None.
+
+    Whatever else ends the replay, as a payload that cannot be read any more, is given back as well.
+    """
     replayer = Replayer(workflows=[ConversationLane], data_converter=pydantic_data_converter)
+    told = WorkflowHistory.from_json(workflow_of(history), history)
     async with asyncio.timeout(BOUND):
-        await replayer.replay_workflow(WorkflowHistory.from_json(workflow_of(history), history))
+        return (await replayer.replay_workflow(told, raise_on_replay_failure=False)).replay_failure
 
 
 async def replay_all(paths: list[Path]) -> None:
-    """Replay the histories in these files, one after the other."""
+    """Replay the histories in these files, one after the other. Raises what stands in the way of one."""
     for path in paths:
-        await replay(load(path))
+        if (failure := await divergence(load(path))) is not None:
+            raise failure
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from temporalio.workflow import NondeterminismError
 
-from tests.replay.replaying import HISTORIES, kept, load, replay
+from tests.replay.replaying import HISTORIES, divergence, kept, load
 from tests.replay.turns import TURNS
 
 RELEASE = "0.1.0"
@@ -26,7 +26,7 @@ SEEDS = ("0", "1", "2", "3", "4")
 
 @pytest.mark.parametrize("path", kept(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 async def test_a_kept_history_replays(path: Path) -> None:
-    await replay(load(path))
+    assert await divergence(load(path)) is None
 
 
 def test_every_kind_of_turn_is_kept() -> None:
@@ -91,8 +91,7 @@ async def test_another_order_of_commands_is_noticed() -> None:
     first, second = [call for call in scheduled(history) if call["activityType"]["name"] in ("add", "ring")][:2]
     first["activityType"], second["activityType"] = second["activityType"], first["activityType"]
 
-    with pytest.raises(NondeterminismError):
-        await replay(history)
+    assert isinstance(await divergence(history), NondeterminismError)
 
 
 async def test_another_local_activity_in_its_place_is_noticed() -> None:
@@ -103,8 +102,7 @@ async def test_another_local_activity_in_its_place_is_noticed() -> None:
     told["activity_type"] = "another"
     payload["data"] = base64.b64encode(json.dumps(told).encode()).decode()
 
-    with pytest.raises(NondeterminismError):
-        await replay(history)
+    assert isinstance(await divergence(history), NondeterminismError)
 
 
 # --- hash seeds ---------------------------------------------------------------------------------
