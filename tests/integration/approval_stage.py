@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from sqlalchemy import create_engine, text
+from temporalio.worker import Worker
 
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, open_play
@@ -14,8 +18,14 @@ from turnlane.client import Result, Ticket
 from turnlane.records.approvals import PendingApproval
 from turnlane.records.base import Json
 from turnlane.records.messages import ToolResultPart
+from turnlane.records.runs import TerminalReason
 
-PAY = ("p1", "pay", '{"sum": 5}')
+PAY, SHIP, CLOSE, NOTE = (
+    ("p1", "pay", '{"sum": 5}'),
+    ("s1", "ship", "{}"),
+    ("c1", "close", "{}"),
+    ("n1", "note", "{}"),
+)
 
 
 @dataclass
@@ -60,6 +70,11 @@ async def open_till(bench: Bench, serve: Serve, conversation: str, **options: An
     return play, till
 
 
+def working(play: Play, tools: Sequence[Tool], **options: Any) -> Worker:
+    """A worker of the play's bench, for as long as it is entered; its agent has these tools."""
+    return play.bench.worker(play.stage.agent(tools=tools), providers=play.stage.providers, **options)
+
+
 async def asked(play: Play, *calls: tuple[str, str, str], name: str = "go", number: int = 1) -> Result:
     """Have the model make these calls in its first step, and return how the run ended."""
     ticket = await play.submit(name)
@@ -72,13 +87,31 @@ async def pending(play: Play) -> dict[str, PendingApproval]:
     return {each.call_id: each for each in await play.client.pending_approvals(play.conversation)}
 
 
+async def approval_of(play: Play, call_id: str = "p1") -> str:
+    """The id of the approval that a call waits for."""
+    return (await pending(play))[call_id].approval_id
+
+
 async def respond(play: Play, call_id: str, approved: bool, **options: Any) -> Ticket:
     """Answer the approval of a call."""
-    approval = (await pending(play))[call_id]
-    return await play.client.respond(play.conversation, approval.approval_id, approved, **options)
+    return await play.client.respond(play.conversation, await approval_of(play, call_id), approved, **options)
+
+
+async def finished(play: Play, ticket: Ticket, number: int, text: str = "Done.") -> TerminalReason:
+    """Answer the model call of this number, and return how the run ended."""
+    (await play.stage.call(number)).answer(text)
+    return (await ticket.result(BOUND)).reason
 
 
 async def outputs(play: Play) -> dict[str, Json]:
     """The results of all calls of the conversation, by call id."""
     parts = [part for message in await play.messages() for part in message.parts]
     return {part.call_id: part.output for part in parts if isinstance(part, ToolResultPart)}
+
+
+def tamper(bench: Bench, statement: str, **values: Any) -> None:
+    """Change the store behind everybody's back."""
+    engine = create_engine(f"sqlite:///{bench.path}")
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)
+    engine.dispose()
