@@ -27,6 +27,7 @@ from turnlane.records.ledger import LedgerEvent
 from turnlane.records.messages import Message, ToolResultPart
 from turnlane.records.runs import Run, RunState
 from turnlane.store.sql import SqlStore
+from turnlane.testing.races import Barrier
 
 
 @tool(read_only=True)
@@ -111,6 +112,12 @@ class Play:
     async def ledger(self) -> Sequence[LedgerEvent]:
         """Every ledger event of the conversation."""
         return (await self.store.read_events(self.conversation)).items
+
+    @property
+    def barrier(self) -> Barrier:
+        """Where the held method of the workers' store waits."""
+        assert self.held is not None
+        return self.held.barrier
 
     @property
     def lane(self) -> WorkflowHandle[Any, Any]:

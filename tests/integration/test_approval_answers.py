@@ -38,7 +38,7 @@ from turnlane.records.runs import TerminalReason
 pytestmark = pytest.mark.server
 
 
-# --- answers that meet ----------------------------------------------------------------------------
+# --- answers that meet --------------------------------------------------------------------------
 
 
 async def test_of_two_opposite_answers_at_once_one_is_told_how_it_was_decided(
@@ -128,7 +128,7 @@ async def test_a_lane_hears_answers_by_update_and_by_signal_of_its_own(
     assert {"pay": 1, "ship": 1} == dict(till.made)
 
 
-# --- answers that are refused ---------------------------------------------------------------------
+# --- answers that are refused -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["warm", "after a rest"])

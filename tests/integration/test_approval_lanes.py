@@ -104,13 +104,12 @@ async def test_a_lane_that_is_lost_before_its_run_could_end_asks_all_the_same(
 ) -> None:
     till = Till()
     play = await open_play(bench, serve, conversation, tools=till.tools(), hold="finish_step", hold_answer=True)
-    assert play.held is not None
     ticket = await play.submit("go")
     (await play.stage.call(1)).use(PAY)
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
     await play.lane.terminate()
     unrelated = await play.submit("b")
-    play.held.barrier.release()
+    play.barrier.release()
     first = await ticket.result(BOUND)
     await finished(play, unrelated, 2)
     reason = await finished(play, await respond(play, "p1", True), 3)

@@ -37,7 +37,7 @@ from turnlane.records.runs import RunState, TerminalReason
 pytestmark = pytest.mark.server
 
 
-# --- runs that end early --------------------------------------------------------------------------
+# --- runs that end early ------------------------------------------------------------------------
 
 
 async def test_an_interrupted_step_leaves_no_question(bench: Bench, serve: Serve, conversation: str) -> None:
@@ -68,12 +68,11 @@ async def test_an_answering_run_that_is_interrupted_before_it_looks_closes_its_c
 ) -> None:
     till = Till()
     play = await open_play(bench, serve, conversation, hold="load_answers", tools=till.tools())
-    assert play.held is not None
     await asked(play)
     ticket = await respond(play, "p1", True)
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
     await play.client.interrupt(conversation, run_id(ticket))
-    play.held.barrier.release()
+    play.barrier.release()
     result = await ticket.result(BOUND)
     told = (await outputs(play))["p1"]
 
@@ -108,33 +107,20 @@ async def test_an_answering_run_that_is_superseded_in_its_call_leaves_one_result
     assert ("user", "something else") == play.stage.calls[1].heard[-1]
 
 
-async def test_an_answer_that_is_cancelled_in_the_queue_closes_its_call(
-    bench: Bench, serve: Serve, conversation: str
+@pytest.mark.parametrize("how", ["cancelled", "abandoned"])
+async def test_an_answering_run_that_ends_in_the_queue_closes_its_call(
+    bench: Bench, serve: Serve, conversation: str, how: str
 ) -> None:
     play, till = await open_till(bench, serve, conversation)
     await asked(play)
     busy = await play.submit("busy")
     held = await play.stage.call(2)
     ticket = await respond(play, "p1", True)
-    await play.client.cancel(conversation, run_id(ticket))
-    held.answer("Yes.")
-    await busy.result(BOUND)
-
-    told = (await outputs(play))["p1"]
-    assert isinstance(told, dict) and "INTERRUPTED" == told["error"]
-    assert ({}, {}) == (dict(till.made), await pending(play))
-
-
-async def test_an_answering_run_that_is_abandoned_in_the_queue_closes_its_call(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
-    await asked(play)
-    busy = await play.submit("busy")
-    held = await play.stage.call(2)
-    ticket = await respond(play, "p1", True)
-    run = await play.until_state(ticket, RunState.QUEUED)
-    await play.client.abandon(conversation, run.id, expected_revision=run.revision, stale_owner=True)
+    if how == "cancelled":
+        await play.client.cancel(conversation, run_id(ticket))
+    else:
+        run = await play.until_state(ticket, RunState.QUEUED)
+        await play.client.abandon(conversation, run.id, expected_revision=run.revision, stale_owner=True)
     held.answer("Yes.")
     await busy.result(BOUND)
     told = (await outputs(play))["p1"]
@@ -143,7 +129,7 @@ async def test_an_answering_run_that_is_abandoned_in_the_queue_closes_its_call(
     assert ("INTERRUPTED", {}, {}) == (told["error"], dict(till.made), await pending(play))
 
 
-# --- how much -------------------------------------------------------------------------------------
+# --- how much -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limits", [{"conversation_tokens": 5}, {"conversation_cost": "1"}])

@@ -47,7 +47,7 @@ from turnlane.records.runs import TerminalReason
 pytestmark = pytest.mark.server
 
 
-# --- the agent's own rules ------------------------------------------------------------------------
+# --- the agent's own rules ----------------------------------------------------------------------
 
 
 async def test_what_the_rules_approve_runs_at_once_and_leaves_a_trace(
@@ -119,7 +119,7 @@ async def test_a_call_that_the_rules_deny_by_now_is_denied_although_the_user_app
     assert (TerminalReason.SUCCESS, {}) == (reason, dict(till.made))
 
 
-# --- who may answer, and until when ---------------------------------------------------------------
+# --- who may answer, and until when -------------------------------------------------------------
 
 
 async def test_a_responder_who_may_not_answer_leaves_the_question_to_others(
@@ -191,7 +191,7 @@ async def test_a_sibling_that_lapsed_does_not_hold_the_others_up(bench: Bench, s
     assert (TerminalReason.SUCCESS, {"pay": 1}) == (reason, dict(till.made))
 
 
-# --- functions of the application that hang -------------------------------------------------------
+# --- functions of the application that hang -----------------------------------------------------
 
 
 async def test_an_authorize_that_hangs_admits_nobody_and_lets_other_inputs_in(

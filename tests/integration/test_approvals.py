@@ -46,7 +46,7 @@ async def decisions(play: Play) -> list[tuple[Any, ...]]:
     return [(each["call_id"], each["tool_name"], each["decision"]) for each in kept]
 
 
-# --- asking and answering -------------------------------------------------------------------------
+# --- asking and answering -----------------------------------------------------------------------
 
 
 async def test_an_approved_call_runs_once_and_the_model_goes_on(bench: Bench, serve: Serve, conversation: str) -> None:
@@ -194,7 +194,7 @@ async def test_a_hook_may_still_change_the_arguments_of_an_approved_call(
     assert {"p1": "paid 1"} == await outputs(play)
 
 
-# --- meanwhile ------------------------------------------------------------------------------------
+# --- meanwhile ----------------------------------------------------------------------------------
 
 
 async def test_while_a_question_waits_users_are_answered_and_the_model_sees_that_it_waits(
@@ -253,7 +253,7 @@ async def test_chat_messages_answer_no_approval(bench: Bench, serve: Serve, conv
     assert (["p1"], 1, {}) == (list(await pending(play)), len(calls), dict(till.made))
 
 
-# --- how the run that asked is judged -------------------------------------------------------------
+# --- how the run that asked is judged -----------------------------------------------------------
 
 
 async def test_an_unanswered_question_is_no_answer_to_be_judged(bench: Bench, serve: Serve, conversation: str) -> None:

@@ -44,10 +44,9 @@ async def test_an_interrupt_between_a_step_and_its_calls_lets_none_of_them_begin
     play = await open_play(bench, serve, conversation, tools=[wipe], hold=method, hold_answer=after)
     ticket = await play.submit("A")
     (await play.stage.call(1)).use(("c1", "wipe", "{}"), ("c2", "wipe", "{}"))
-    assert play.held is not None
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
     await play.client.interrupt(conversation, run_id(ticket))
-    play.held.barrier.release()
+    play.barrier.release()
     result = await ticket.result(BOUND)
 
     assert TerminalReason.INTERRUPTED is result.reason

@@ -476,7 +476,6 @@ async def test_a_body_that_wakes_in_a_fresh_history_goes_on_counting_its_tries(
 
     settings = LaneSettings(events_between_runs=40, events_between_steps=40, local_seconds=1)
     play = await open_play(bench, serve, conversation, hold="find_collisions", settings=settings, tools=[hear])
-    assert play.held is not None
     ticket = await play.submit("go")
     (await play.stage.call(1)).use(("c1", "hear", "{}"))
     await until_suspended(bench, conversation)
@@ -485,11 +484,11 @@ async def test_a_body_that_wakes_in_a_fresh_history_goes_on_counting_its_tries(
     first = await current(play)
     # What is being checked keeps the lane where it is, though it has nothing else to do there.
     await play.submit("later", via="signal", record_ids=RecordIds(run_id="run-of-later"))
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
     await _deliver_others(play, until_events=45)
     await play.client.deliver(conversation, "word", "2", "done")
     still = await current(play)
-    play.held.barrier.release()
+    play.barrier.release()
     (await play.stage.call(2)).answer("done")
     result = await ticket.result(BOUND)
 

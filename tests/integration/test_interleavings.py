@@ -168,16 +168,15 @@ async def test_a_lane_that_is_lost_before_an_approved_call_began_makes_it_once(
 ) -> None:
     till = Till()
     play = await open_play(bench, serve, conversation, hold="begin_call", tools=till.tools())
-    assert play.held is not None
     await asked(play)
     ticket = await respond(play, "p1", True)
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
 
     await play.lane.terminate("a test loses it")
     play.stage.play()
     # Once this is admitted the next lane has the conversation: the held call comes too late to begin.
     other = await play.submit("other")
-    play.held.barrier.release()
+    play.barrier.release()
     reasons = await play.reasons(ticket, other)
 
     assert ["success", "success"] == reasons
@@ -342,15 +341,14 @@ async def test_a_step_that_failed_behind_a_call_is_made_again_by_the_next_lane_a
 ) -> None:
     refused = Failure(failure_class=FailureClass.INVALID_REQUEST, status=400)
     play = await open_play(bench, serve, conversation, hold="finish_step", hold_answer=True)
-    assert play.held is not None
     ticket = await play.submit("go")
     first = await play.stage.call(1)
     first.ask("l1", "look")
     first.fail(refused)
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
     await play.lane.terminate("a test loses it")
     await play.client.deliver(conversation, "word", "1", "opens the lane")
-    play.held.barrier.release()
+    play.barrier.release()
     second = await play.stage.call(2)
     second.fail(refused)
     result = await ticket.result(BOUND)

@@ -517,13 +517,12 @@ async def test_a_tool_whose_run_was_taken_away_before_is_not_run(bench: Bench, s
         effects.append("charged")
 
     play = await open_play(bench, serve, conversation, hold="begin_call", hold_answer=False, tools=[charge])
-    assert play.held is not None
     ticket = await play.submit("A")
     (await play.stage.call(1)).use(("call_1", "charge", "{}"))
-    await play.held.barrier.until_reached()
+    await play.barrier.until_reached()
 
     await play.client.interrupt(conversation)
-    play.held.barrier.release()
+    play.barrier.release()
     result = await ticket.result(BOUND)
 
     assert result.message is not None
