@@ -10,6 +10,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from tests.conftest import Bench, Serve
+from tests.integration.calling import told
 from tests.integration.play import NAP_SECONDS, open_play, run_id
 from tests.integration.stage import BOUND, until
 from turnlane.agent import ToolContext, tool
@@ -17,15 +18,10 @@ from turnlane.records.durable import Delivery
 from turnlane.records.errors import ConversationPurgedError
 from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.messages import ToolOutcome, ToolResultPart
+from turnlane.records.messages import ToolOutcome
 from turnlane.records.runs import TerminalReason
 
 pytestmark = pytest.mark.server
-
-
-def results(result: Any) -> list[ToolResultPart]:
-    assert result.message is not None
-    return [part for part in result.message.parts if isinstance(part, ToolResultPart)]
 
 
 @pytest.mark.parametrize("moment", ["the end of the step is stored", "the first call begins"])
@@ -51,7 +47,7 @@ async def test_an_interrupt_between_a_step_and_its_calls_lets_none_of_them_begin
 
     assert TerminalReason.INTERRUPTED is result.reason
     assert [] == made
-    assert [ToolOutcome.INTERRUPTED] * 2 == [part.outcome for part in results(result)]
+    assert [ToolOutcome.INTERRUPTED] * 2 == [part.outcome for part in told(result)]
 
 
 async def test_the_time_that_a_call_waits_is_not_time_that_it_takes(
@@ -69,7 +65,7 @@ async def test_the_time_that_a_call_waits_is_not_time_that_it_takes(
     (await play.stage.call(2)).answer("so")
     result = await ticket.result(BOUND)
 
-    assert ["rested"] == [part.output for part in results(result)]
+    assert ["rested"] == [part.output for part in told(result)]
 
 
 async def test_a_lane_whose_call_waits_does_not_close_and_one_event_wakes_every_call_that_waits_for_it(
@@ -98,7 +94,7 @@ async def test_a_lane_whose_call_waits_does_not_close_and_one_event_wakes_every_
     result = await ticket.result(BOUND)
 
     assert WorkflowExecutionStatus.RUNNING is before
-    assert ["come", "come"] == [part.output for part in results(result)]
+    assert ["come", "come"] == [part.output for part in told(result)]
 
 
 async def test_a_delivery_to_a_conversation_that_nobody_began_is_kept_for_it(
@@ -121,7 +117,7 @@ async def test_a_delivery_to_a_conversation_that_nobody_began_is_kept_for_it(
     (await play.stage.call(1)).use(("c1", "hear", "{}"))
     (await play.stage.call(2)).answer("so")
 
-    assert ["bird"] == [part.output for part in results(await ticket.result(BOUND))]
+    assert ["bird"] == [part.output for part in told(await ticket.result(BOUND))]
 
 
 @pytest.mark.parametrize("by", ["update", "signal"])
