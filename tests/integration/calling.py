@@ -10,7 +10,7 @@ from temporalio.api.history.v1 import HistoryEvent
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
-from turnlane.agent import Agent, Tool
+from turnlane.agent import Agent, Tool, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest
 from turnlane.client import Result
 from turnlane.records.base import Json
@@ -78,3 +78,9 @@ def scheduled(events: Sequence[HistoryEvent]) -> list[str]:
         for event in events
         if event.event_type == wanted
     ]
+
+
+@tool(read_only=True)
+def size(text: str) -> int:
+    """Count the characters of a text."""
+    return len(text)

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 
 from tests.conftest import Bench
-from tests.integration.calling import told
+from tests.integration.calling import history, told
 from tests.integration.stage import until
 from turnlane.agent import Tool, tool
 from turnlane.agent.models import Call
@@ -37,15 +37,15 @@ async def until_suspended(bench: Bench, conversation: str, count: int = 1) -> No
 
 async def ended_calls(bench: Bench, conversation: str) -> int:
     """How many activities of the lane's present history have ended, those of the model left out."""
-    history = await bench.temporal.get_workflow_handle(f"lane/{conversation}").fetch_history()
+    events = await history(bench, conversation)
     names = {
         event.event_id: event.activity_task_scheduled_event_attributes.activity_type.name
-        for event in history.events
+        for event in events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
     }
     done = [
         event.activity_task_completed_event_attributes.scheduled_event_id
-        for event in history.events
+        for event in events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
     ]
     return sum(names[number] != "provider_step" for number in done)

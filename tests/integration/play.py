@@ -158,6 +158,15 @@ async def current(play: Play) -> str | None:
     return (await play.lane.describe()).run_id
 
 
+async def until_moved(lane: WorkflowHandle[Any, Any], first: str | None) -> None:
+    """Wait until the lane has another history than this first one."""
+
+    async def moved() -> bool:
+        return (await lane.describe()).run_id != first
+
+    await until(moved)
+
+
 async def until_answered(client: Turnlane, conversation: str, output: Json) -> None:
     """Wait until a result of a call with this output is stored: watchers are told of it then."""
     async with asyncio.timeout(BOUND):

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.calling import calling, told
 from tests.integration.durable_stage import APPROVE, Counted, approve_tool, begin, outputs, until_suspended
-from tests.integration.play import Play, current, open_play
-from tests.integration.stage import BOUND, until
+from tests.integration.play import Play, current, open_play, until_moved
+from tests.integration.stage import BOUND
 from turnlane.agent import tool
 from turnlane.agent.models import Call
 from turnlane.agent.tools import ToolContext
@@ -165,11 +165,7 @@ async def test_a_lane_moves_to_a_fresh_history_with_a_waiting_body(
     handle = bench.temporal.get_workflow_handle(f"lane/{conversation}")
     first = (await handle.describe()).run_id
     queued = [await client.submit(conversation, f"later {number}") for number in range(12)]
-
-    async def moved() -> bool:
-        return (await handle.describe()).run_id != first
-
-    await until(moved)
+    await until_moved(handle, first)
     await client.deliver(conversation, "approved", "order-1", "moved")
     result = await ticket.result(BOUND)
 
@@ -193,11 +189,7 @@ async def test_a_full_round_of_waiting_bodies_with_long_ids_moves_to_a_fresh_his
     client, ticket = await begin(bench, conversation)
     handle = bench.temporal.get_workflow_handle(f"lane/{conversation}")
     first = (await handle.describe()).run_id
-
-    async def moved() -> bool:
-        return (await handle.describe()).run_id != first
-
-    await until(moved)
+    await until_moved(handle, first)
     start = (await handle.fetch_history()).events[0]
     await client.deliver(conversation, "word", "all", "come")
     result = await ticket.result(BOUND)

@@ -2,101 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.approval_stage import Till, asked, open_till, outputs, pending, respond
-from tests.integration.play import Play, current, open_play, run_id
+from tests.integration.dock import SHIP, Dock, Summing, open_calls, open_dock, outcome_of, shipping
+from tests.integration.durable_stage import until_suspended
+from tests.integration.play import Play, current, open_play, run_id, until_moved
 from tests.integration.stage import BOUND, HeldStore, until
-from turnlane.agent import Compaction, PolicyContext, SummaryContext, Tool, ToolContext, Upload, tool
-from turnlane.client import Ticket
+from turnlane.agent import PolicyContext, ToolContext, Upload, tool
 from turnlane.records.admissions import Policy
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import ConversationActiveError, ConversationPurgedError
 from turnlane.records.lane import LaneSettings
-from turnlane.records.messages import TextPart, ToolCallPart, ToolOutcome, ToolResultPart
+from turnlane.records.messages import TextPart, ToolCallPart, ToolOutcome
 from turnlane.records.prompt import PromptFile
 from turnlane.records.runs import Failure, FailureClass, RunState, TerminalReason
-from turnlane.testing.races import Barrier
 
 pytestmark = pytest.mark.server
 
-SHIP = ("s1", "ship", "{}")
 
-
-@dataclass
-class Dock:
-    """Tools that meet others: one that waits for word, one that does so once approved, and what they did."""
-
-    made: Counter[str] = field(default_factory=Counter)
-    paying: Barrier = field(default_factory=lambda: Barrier("paying", BOUND))
-
-    @property
-    def tools(self) -> list[Tool]:
-        @tool(durable=True)
-        async def ship(ctx: ToolContext) -> Any:
-            """Pack, and wait for word."""
-            await ctx.step("pack", lambda: self.made.update(["pack"]))
-            self.made["ship"] += 1
-            return await ctx.wait_for("word", "1")
-
-        @tool(approval="user-approval")
-        async def pay() -> str:
-            """Pay, which takes a while."""
-            self.made["pay"] += 1
-            await self.paying.wait()
-            return "paid"
-
-        return [ship, pay]
-
-
-async def open_dock(bench: Bench, serve: Serve, conversation: str, **options: Any) -> tuple[Play, Dock]:
-    """A play whose agent has the tools of a dock."""
-    dock = Dock()
-    return await open_play(bench, serve, conversation, tools=dock.tools, **options), dock
-
-
-async def until_parked(play: Play) -> None:
-    """Wait until a body waits for its event, and no worker has it."""
-
-    async def is_parked() -> bool:
-        return any(event.kind == "durability/park" for event in await play.ledger())
-
-    await until(is_parked)
-
-
-async def shipping(play: Play, *more: tuple[str, str, str]) -> Ticket:
-    """A run whose first step waits for word."""
-    ticket = await play.submit("go")
-    (await play.stage.call(1)).use(SHIP, *more)
-    await until_parked(play)
-    return ticket
-
-
-async def open_calls(play: Play) -> list[str]:
-    """The calls that have no result, by id; a call with two is an error."""
-    parts = [part for message in await play.messages() for part in message.parts]
-    owed = Counter(part.call_id for part in parts if isinstance(part, ToolCallPart))
-    owed.subtract(part.call_id for part in parts if isinstance(part, ToolResultPart))
-    assert not [call for call, count in owed.items() if count < 0]
-    return sorted(owed.elements())
-
-
-async def outcome_of(play: Play, call_id: str) -> ToolOutcome:
-    """How a call came out."""
-    everything = (await play.client.messages(play.conversation, include_compacted=True)).items
-    parts = [part for message in everything for part in message.parts]
-    (found,) = [part.outcome for part in parts if isinstance(part, ToolResultPart) and part.call_id == call_id]
-    return found
-
-
-# --- approvals and those who stop runs ----------------------------------------------------------
+# --- approvals and those who stop runs ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("policy", "reason"), [(None, "interrupted"), ("supersede", "superseded")])
@@ -192,7 +120,7 @@ async def test_a_cancelled_lane_ends_an_approved_call_that_waits(bench: Bench, s
     play = await open_play(bench, serve, conversation, tools=[send])
     await asked(play, ("p1", "send", "{}"))
     ticket = await respond(play, "p1", True)
-    await until_parked(play)
+    await until_suspended(bench, conversation)
 
     await play.lane.cancel()
     ended = await ticket.result(BOUND)
@@ -203,7 +131,7 @@ async def test_a_cancelled_lane_ends_an_approved_call_that_waits(bench: Bench, s
     assert ([], ToolOutcome.INTERRUPTED) == (await open_calls(play), await outcome_of(play, "p1"))
 
 
-# --- calls that wait, and everything else -------------------------------------------------------
+# --- calls that wait, and everything else ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["in one lane", "with its lane lost"])
@@ -240,7 +168,7 @@ async def test_what_is_injected_while_a_call_waits_joins_behind_it(
     if is_lost:
         await play.lane.terminate("a test loses it")
     else:
-        await until(lambda: _has_moved(play, first))
+        await until_moved(play.lane, first)
 
     await play.client.deliver(conversation, "word", "1", "said")
     second = await play.stage.call(2)
@@ -250,10 +178,6 @@ async def test_what_is_injected_while_a_call_waits_joins_behind_it(
     assert [f"joined {number}" for number in range(10)] == [said for who, said in second.heard[3:]]
     assert {(run_id(ticket), "success")} == {(result.run_id, result.reason.value) for result in results}
     assert ({"s1": "said"}, 1) == (await outputs(play), dock.made["pack"])
-
-
-async def _has_moved(play: Play, history: str | None) -> bool:
-    return await current(play) != history
 
 
 async def test_what_a_run_had_taken_joins_once_although_its_lane_is_lost(
@@ -266,7 +190,7 @@ async def test_what_a_run_had_taken_joins_once_although_its_lane_is_lost(
     first.use(("l1", "nothing", "{}"))
     second = await play.stage.call(2)
     second.use(SHIP)
-    await until_parked(play)
+    await until_suspended(bench, conversation)
 
     await play.lane.terminate("a test loses it")
     await play.client.deliver(conversation, "word", "1", "said")
@@ -378,119 +302,3 @@ async def test_a_file_that_was_refused_is_refused_once_more_for_a_lane_that_was_
     ]
     assert (TerminalReason.SUCCESS, "a note") == (result.reason, result.text)
     assert [True, False, True, False] == with_files
-
-
-# --- compaction and everything else -------------------------------------------------------------
-
-
-@dataclass
-class Summing:
-    """A summariser that a test holds."""
-
-    barrier: Barrier = field(default_factory=lambda: Barrier("summing", BOUND))
-    summed: list[Sequence[str]] = field(default_factory=list)
-
-    async def summarize(self, context: SummaryContext) -> dict[str, str]:
-        self.summed.append([message.text for message in context.messages])
-        await self.barrier.wait()
-        return {"goal": "to be had"}
-
-    def compaction(self, **options: Any) -> Compaction:
-        return Compaction(summarize=self.summarize, **options)
-
-
-async def test_a_call_that_is_approved_during_a_compaction_is_made_behind_it_and_heard(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    summing = Summing()
-    play, till = await open_till(bench, serve, conversation, compaction=summing.compaction())
-    play.stage.play()
-    for name in ("one", "two"):
-        await (await play.submit(name)).result(BOUND)
-    play.stage.hold()
-    await asked(play, number=3)
-    wish = asyncio.create_task(play.client.compact(conversation, force=True))
-    await summing.barrier.until_reached()
-    ticket = await respond(play, "p1", True)
-    made = till.made["pay"]
-
-    summing.barrier.release()
-    reply = await asyncio.wait_for(wish, BOUND)
-    fourth = await play.stage.call(4)
-    fourth.answer("done")
-
-    assert (0, CompactionResult.APPLIED) == (made, reply.outcome)
-    assert (["success"], 1) == (await play.reasons(ticket), till.made["pay"])
-    assert ("tool", "p1") in fourth.heard
-    assert ["one", "answer to one"] == summing.summed[-1]
-
-
-async def test_a_compaction_that_was_asked_for_outlives_its_lane(bench: Bench, serve: Serve, conversation: str) -> None:
-    summing = Summing()
-    play = await open_play(bench, serve, conversation, compaction=summing.compaction())
-    play.stage.play()
-    for name in ("one", "two"):
-        await (await play.submit(name)).result(BOUND)
-    wish = asyncio.create_task(play.client.compact(conversation, force=True))
-    await summing.barrier.until_reached()
-
-    await play.lane.terminate("a test loses it")
-    await play.client.deliver(conversation, "word", "1", "opens the lane")
-    summing.barrier.release()
-    reply = await asyncio.wait_for(wish, BOUND)
-
-    assert CompactionResult.APPLIED is reply.outcome
-    assert 1 == len([message for message in await play.messages() if message.role.value == "summary"])
-
-
-async def test_a_run_that_is_superseded_in_its_compaction_lets_the_next_one_compact(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    summing = Summing()
-    play = await open_play(bench, serve, conversation, compaction=summing.compaction(turns=2))
-    play.stage.play()
-    for name in ("one", "two"):
-        await (await play.submit(name)).result(BOUND)
-    first = await play.submit("three")
-    await summing.barrier.until_reached()
-
-    second = await play.submit("four", "supersede")
-    summing.barrier.release()
-
-    assert ["superseded", "success"] == await play.reasons(first, second)
-    assert 1 == len([message for message in await play.messages() if message.role.value == "summary"])
-    assert ["one", "two", "four"] == play.asked
-
-
-async def test_an_answered_run_whose_lane_was_lost_at_its_end_is_not_compacted_and_asked_again(
-    bench: Bench, conversation: str
-) -> None:
-    till, tried = Till(), Counter[str]()
-
-    async def fail(context: SummaryContext) -> dict[str, str]:
-        tried.update(["summary"])
-        raise RuntimeError
-
-    compaction = Compaction(summarize=fail, threshold=lambda state: till.made["pay"] > 0)
-    play = Play(bench, bench.client(), conversation, bench.store)
-    agent = play.stage.agent(tools=till.tools(), compaction=compaction)
-    async with bench.worker(agent, providers=play.stage.providers):
-        play.stage.play()
-        for name in ("one", "two"):
-            await (await play.submit(name)).result(BOUND)
-        play.stage.hold()
-        await asked(play, number=3)
-    held = HeldStore(bench.store, "finish_step", after=True)
-    bench.store = held  # type: ignore[assignment]
-    async with bench.worker(agent, providers=play.stage.providers):
-        ticket = await respond(play, "p1", True)
-        (await play.stage.call(4)).answer("done")
-        await held.barrier.until_reached()
-        await play.lane.terminate("a test loses it")
-        play.stage.play()
-        await play.client.deliver(conversation, "word", "1", "opens the lane")
-        held.barrier.release()
-        reasons = await play.reasons(ticket)
-
-    assert (["success"], 4) == (reasons, len(play.stage.calls))
-    assert (1, 1) == (till.made["pay"], tried["summary"])

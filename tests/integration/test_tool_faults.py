@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Bench, Serve
-from tests.integration.calling import calling, code, heard, history, outputs, results, scheduled, turn
+from tests.integration.calling import calling, code, heard, history, outputs, results, scheduled, size, turn
 from tests.integration.play import look
 from tests.integration.stage import BOUND
 from turnlane.agent import tool
@@ -20,16 +20,19 @@ from turnlane.records.base import Json
 pytestmark = pytest.mark.server
 
 
-@tool(read_only=True)
-def size(text: str) -> int:
-    """Count the characters of a text."""
-    return len(text)
-
-
 @tool
 def refuse() -> None:
     """Refuse."""
     raise ToolError("SOLD_OUT", "there are none left", retryable=True, details={"left": 0}, hint="Try tomorrow.")
+
+
+REFUSAL = {
+    "error": "SOLD_OUT",
+    "retryable": True,
+    "details": {"message": "there are none left", "left": 0},
+    "_hint": "Try tomorrow.",
+}
+"""What the model is told of it."""
 
 
 @tool
@@ -112,12 +115,7 @@ async def test_a_hook_of_the_agent_refuses_a_call_before_its_tool_is_run(
 async def test_a_refusal_tells_the_model_what_it_may_do(bench: Bench, serve: Serve, conversation: str) -> None:
     (told,) = await outputs(bench, serve, conversation, [Call("refuse")], refuse)
 
-    assert {
-        "error": "SOLD_OUT",
-        "retryable": True,
-        "details": {"message": "there are none left", "left": 0},
-        "_hint": "Try tomorrow.",
-    } == told
+    assert REFUSAL == told
 
 
 async def test_a_refusal_is_the_same_in_the_event_the_history_the_next_step_and_after_a_reopening(
@@ -136,11 +134,5 @@ async def test_a_refusal_is_the_same_in_the_event_the_history_the_next_step_and_
     await bench.temporal.get_workflow_handle(f"lane/{conversation}").terminate("the test reopens the lane")
     await (await client.submit(conversation, "again")).result(BOUND)
 
-    envelope = {
-        "error": "SOLD_OUT",
-        "retryable": True,
-        "details": {"message": "there are none left", "left": 0},
-        "_hint": "Try tomorrow.",
-    }
-    assert [[envelope]] * 3 == [told, stored, heard(prompts[1])]
-    assert envelope == heard(prompts[2])[0]
+    assert [[REFUSAL]] * 3 == [told, stored, heard(prompts[1])]
+    assert REFUSAL == heard(prompts[2])[0]

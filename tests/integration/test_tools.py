@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.history.v1 import HistoryEvent
 
 from tests.conftest import Bench, Serve
-from tests.integration.calling import calling, code, heard, history, outputs, results, scheduled, turn
+from tests.integration.calling import calling, code, heard, history, outputs, results, scheduled, size, turn
 from tests.integration.play import look
 from tests.integration.stage import BOUND
 from turnlane.agent import tool
@@ -30,12 +30,6 @@ LARGEST_PAYLOAD = 128 * 1024
 def largest_event(events: Sequence[HistoryEvent]) -> int:
     """The size of the largest event, which no payload in it can exceed."""
     return max(event.ByteSize() for event in events)
-
-
-@tool(read_only=True)
-def size(text: str) -> int:
-    """Count the characters of a text."""
-    return len(text)
 
 
 # --- many and large -------------------------------------------------------------------------------
