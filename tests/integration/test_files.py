@@ -21,9 +21,9 @@ from turnlane.agent.files import FileQuestion
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
 from turnlane.client import Result, Turnlane
 from turnlane.records.errors import FileRefusedError, StoreRequiredError
-from turnlane.records.files import FileLimits, blob_of
+from turnlane.records.files import blob_of
 from turnlane.records.lane import RetryFacts
-from turnlane.records.limits import Limits
+from turnlane.records.limits import FileLimits, Limits
 from turnlane.records.messages import FilePart, TextPart
 from turnlane.records.runs import FailureClass, TerminalReason
 from turnlane.records.steps import FinishReason

@@ -19,10 +19,9 @@ from turnlane.records.admissions import Policy
 from turnlane.records.base import Payload
 from turnlane.records.errors import TurnlaneError, error_for
 from turnlane.records.events import DURABLE_TYPES, EVENT_ADAPTER
-from turnlane.records.files import FileLimits
 from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.limits import Limits
+from turnlane.records.limits import FileLimits, Limits
 from turnlane.records.runs import ENDINGS, FailureClass
 from turnlane.workflows.lane import ConversationLane
 

@@ -11,7 +11,8 @@ from PIL import Image
 from turnlane.agent import Upload
 from turnlane.agent.files import ingest
 from turnlane.records.errors import FileRefusedError
-from turnlane.records.files import FileLimits, blob_of, blob_reference
+from turnlane.records.files import blob_of, blob_reference
+from turnlane.records.limits import FileLimits
 
 LIMITS = FileLimits()
 

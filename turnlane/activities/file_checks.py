@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnlane.records.errors import FileRefusedError
-from turnlane.records.files import IMAGE_TYPES, PDF_TYPE, FileLimits, blob_of
+from turnlane.records.files import IMAGE_TYPES, PDF_TYPE, blob_of
+from turnlane.records.limits import FileLimits
 from turnlane.records.messages import FilePart, InputPart
 from turnlane.store.payloads import StoredBlob
 from turnlane.store.protocol import Store

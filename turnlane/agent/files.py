@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from turnlane.records.errors import FileRefusedError
-from turnlane.records.files import IMAGE_TYPES, PDF_TYPE, FileLimits
+from turnlane.records.files import IMAGE_TYPES, PDF_TYPE
+from turnlane.records.limits import FileLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from turnlane.agent.files import Upload, ingest
 from turnlane.records.errors import FileRefusedError, StoreRequiredError
-from turnlane.records.files import FileLimits, blob_reference
+from turnlane.records.files import blob_reference
+from turnlane.records.limits import FileLimits
 from turnlane.records.messages import FilePart, InputPart
 from turnlane.store.protocol import Store
 
