@@ -46,7 +46,7 @@ def _says_nothing(value: object) -> bool:
 
 UNSAID = Field(exclude_if=_says_nothing)
 """Marks a field, with a default of None, False or (), that travels only when it says something: requests and outcomes
-of steps are in the history of every turn."""
+of steps are in the history of every turn, and what a run spent is in many records."""
 
 
 def _printable(value: str) -> str:
@@ -64,6 +64,7 @@ def _utc(value: datetime) -> datetime:
 RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_printable)]
 """1 to 256 characters, no control characters; compared exactly and never joined into keys."""
 
+Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_printable)]
 Timestamp = Annotated[AwareDatetime, AfterValidator(_utc)]
 

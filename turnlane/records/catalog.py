@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
-from turnlane.records.base import Json, Name, Record, RecordId, canonical_json
+from turnlane.records.base import Count, Json, Name, Record, RecordId, canonical_json
 
 SELECTION_KIND: Literal["turnlane.tool-selection"] = "turnlane.tool-selection"
-
-Count = Annotated[int, Field(ge=0)]
 
 
 class SelectionStatus(StrEnum):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from turnlane.records.base import Json, Name, ProviderEnvelope, Record, RecordId, Text, Timestamp
+from turnlane.records.base import Count, Json, Name, ProviderEnvelope, Record, RecordId, Text, Timestamp
 from turnlane.records.messages import Message
 from turnlane.records.runs import Failure, Operation, Run, RunState, TerminalReason, Version
 from turnlane.records.usage import Usage
@@ -23,8 +23,8 @@ class Metrics(Record):
 
     partial: bool
     usage: Usage
-    duration_ms: Annotated[int, Field(ge=0)] | None = None
-    ttft_ms: Annotated[int, Field(ge=0)] | None = None
+    duration_ms: Count | None = None
+    ttft_ms: Count | None = None
 
 
 class _Event(Record):

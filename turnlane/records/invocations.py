@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from turnlane.records.base import Json, Name, Record, RecordId, Text, Timestamp, derived_id
+from turnlane.records.base import Count, Json, Name, Record, RecordId, Text, Timestamp, derived_id
 from turnlane.records.usage import Usage
 
 MAX_TIMEOUT_MS = 3_600_000
@@ -139,7 +139,7 @@ class SentRequest(Record):
     provider: str
     payload_sha256: Sha256
     artifact_id: RecordId
-    tools: Annotated[int, Field(ge=0)]
+    tools: Count
 
 
 class ProviderRequested(_Receipt):
@@ -147,7 +147,7 @@ class ProviderRequested(_Receipt):
 
     type: Literal["provider/request"] = "provider/request"
     attempt_id: RecordId
-    step: Annotated[int, Field(ge=0)]
+    step: Count
     requested: ModelIdentity
     executing_process: ExecutingProcess
     sent: SentRequest
@@ -166,7 +166,7 @@ class ProviderResponded(_Receipt):
 
     type: Literal["provider/response"] = "provider/response"
     attempt_id: RecordId
-    step: Annotated[int, Field(ge=0)]
+    step: Count
     status: InvocationStatus
     effective: EffectiveIdentity
     usage: Usage
@@ -219,7 +219,7 @@ class SealedPayload(Record):
     invocation_id: RecordId
     artifact_id: RecordId
     sha256: Sha256
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Count
     iv: str
     tag: str
     ciphertext: str

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from turnlane.records.base import Name, Record, RecordId, Timestamp
+from turnlane.records.base import Count, Name, Record, RecordId, Timestamp
 from turnlane.records.messages import Message, MessageStatus
 from turnlane.records.usage import Usage
 
@@ -115,7 +115,7 @@ class Operation(Record):
     operation_id: RecordId
     kind: OperationKind
     phase: OperationPhase
-    step: Annotated[int, Field(ge=0)] | None = None
+    step: Count | None = None
     started_at: Timestamp
     first_output_at: Timestamp | None = None
     finished_at: Timestamp | None = None

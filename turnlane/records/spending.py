@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Annotated
 
-from pydantic import Field
-
-from turnlane.records.base import Record, RecordId
+from turnlane.records.base import Count, Record, RecordId
 from turnlane.records.usage import CostValue, Usage, add_cost, add_usage, stated
-
-Count = Annotated[int, Field(ge=0)]
 
 
 class Tally(Record):

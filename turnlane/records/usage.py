@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from turnlane.records.base import JsonObject, Record
+from turnlane.records.base import UNSAID, JsonObject, Record
 
 MAX_COUNT = 2**53 - 1
 
@@ -79,10 +79,10 @@ class Usage(Record):
     cache_read_tokens: UsageValue | None = None
     cache_write_tokens: UsageValue | None = None
     cost: CostValue | None = None
-    partial: Annotated[bool, Field(exclude_if=lambda partial: not partial)] = False
-    known_costs: Annotated[tuple[CostValue, ...], Field(exclude_if=lambda costs: not costs)] = ()
-    unpriced: Annotated[bool, Field(exclude_if=lambda unpriced: not unpriced)] = False
-    uncounted: Annotated[bool, Field(exclude_if=lambda uncounted: not uncounted)] = False
+    partial: Annotated[bool, UNSAID] = False
+    known_costs: Annotated[tuple[CostValue, ...], UNSAID] = ()
+    unpriced: Annotated[bool, UNSAID] = False
+    uncounted: Annotated[bool, UNSAID] = False
 
     @property
     def cost_floor(self) -> tuple[CostValue, ...]:
