@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -63,38 +63,17 @@ def build_worker(
     `invocations` (a `ModelInvocations`), runs leave receipts. Raises ValueError for two agents of one name, and for
     keys that cannot work, TypeError for invocations of another store.
     """
-    by_name = {agent.name: agent for agent in agents}
-    if len(by_name) != len(agents):
-        raise ValueError("two agents have one name")
+    by_name = _by_name(agents)
     keys = approval_keys or ApprovalKeys.from_environment()
     if invocations is not None:
         if invocations.store is not store:
             raise TypeError("the invocations are those of another store")
         settings = (settings or LaneSettings()).model_copy(update={"invocations": True})
-    work = LaneWork(store, by_name, bus, settings)
-    providers = providers or Providers()
-    steps = ProviderSteps(store, by_name, bus, providers, keys, invocations)
-    compactions = Compactions(store, by_name, bus, providers)
-    calls = ToolCalls(store, by_name, bus)
     return Worker(
         client,
         task_queue=task_queue,
         workflows=[ConversationLane],
-        activities=[
-            work.open_lane,
-            work.load_queue,
-            work.commit,
-            work.find_run,
-            work.settle_calls,
-            work.prepare_admissions,
-            work.check_model,
-            steps.provider_step,
-            compactions.compact,
-            calls.tool_call,
-            Answers(store, by_name, bus, keys).open_answers,
-            Judging(store, by_name).judge_boundary,
-            DeliveryWork(store).deliver,
-        ],
+        activities=_activities(store, by_name, bus, settings, providers or Providers(), keys, invocations),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
@@ -103,6 +82,41 @@ def build_worker(
         **_release(options),
         **options,
     )
+
+
+def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
+    by_name = {agent.name: agent for agent in agents}
+    if len(by_name) != len(agents):
+        raise ValueError("two agents have one name")
+    return by_name
+
+
+def _activities(
+    store: Store,
+    agents: Mapping[str, Agent],
+    bus: EventBus,
+    settings: LaneSettings | None,
+    providers: Providers,
+    keys: ApprovalKeys | None,
+    invocations: Auditor | None,
+) -> list[Callable[..., Any]]:
+    """Everything that lanes have done by a worker."""
+    work = LaneWork(store, agents, bus, settings)
+    return [
+        work.open_lane,
+        work.load_queue,
+        work.commit,
+        work.find_run,
+        work.settle_calls,
+        work.prepare_admissions,
+        work.check_model,
+        ProviderSteps(store, agents, bus, providers, keys, invocations).provider_step,
+        Compactions(store, agents, bus, providers).compact,
+        ToolCalls(store, agents, bus).tool_call,
+        Answers(store, agents, bus, keys).open_answers,
+        Judging(store, agents).judge_boundary,
+        DeliveryWork(store).deliver,
+    ]
 
 
 def _runner(sandboxed: bool) -> WorkflowRunner:
