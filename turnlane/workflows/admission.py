@@ -40,7 +40,6 @@ from turnlane.workflows.offers import abort_reason
 
 BATCH_COUNT = 64
 BATCH_BYTES = 96 * 1024
-REMEMBERED_ADMISSIONS = 128
 MAX_INLINE_BYTES = 64 * 1024
 
 _REFUSALS: dict[RefusalCode, tuple[type[TurnlaneError], str]] = {
@@ -311,8 +310,6 @@ class Admissions:
     def _answer(self, pending: Pending, admission: Admission) -> None:
         pending.reply = SubmitReply(admission=admission)
         self._core.admitted[admission.idempotency_key] = admission
-        while len(self._core.admitted) > REMEMBERED_ADMISSIONS:
-            self._core.admitted.popitem(last=False)
 
     def _refuse(self, pending: Pending, error: TurnlaneError) -> None:
         pending.error = error
@@ -324,8 +321,6 @@ class Admissions:
             payload: JsonObject = {"key": pending.input.key, "code": error.code}
             self._core.note(LedgerKind.ADMISSION_REFUSED, payload)
             self._core.refused[pending.input.key] = error.code
-            while len(self._core.refused) > REMEMBERED_ADMISSIONS:
-                self._core.refused.popitem(last=False)
 
 
 def _run_id(head: LaneHead, receipt: HeadReceipt) -> str:

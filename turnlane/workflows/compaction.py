@@ -7,7 +7,6 @@ else the attempt is made again from a fresh look. While a wish waits, or is carr
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -34,6 +33,7 @@ from turnlane.records.usage import Usage, add_usage
 from turnlane.workflows.calls import as_failure, failure_behind
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.heeding import has_stopped
+from turnlane.workflows.recent import Recent
 
 COMPACT = "compact"
 REMEMBERED_REPLIES = 16
@@ -69,7 +69,7 @@ class Compactor:
         self._core = core
         self._wish: _Wish | None = None
         self._current: _Wish | None = None
-        self._wishes: OrderedDict[int, _Wish] = OrderedDict()
+        self._wishes: Recent[int, _Wish] = Recent(REMEMBERED_REPLIES)
 
     # --- before a run ---------------------------------------------------------------------------
 
@@ -146,8 +146,6 @@ class Compactor:
             return self._current
         if self._wish is None:
             self._wish = self._wishes[core.head.seq] = _Wish(number=core.head.seq)
-            while len(self._wishes) > REMEMBERED_REPLIES:
-                self._wishes.popitem(last=False)
         self._wish.force |= request.force
         core.is_held = True
         return self._wish

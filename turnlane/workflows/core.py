@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +35,11 @@ from turnlane.workflows.ending import RunEnd
 from turnlane.workflows.finished import finished_receipt
 from turnlane.workflows.offers import absorptions, observe
 from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
+from turnlane.workflows.recent import Recent
 from turnlane.workflows.reducer import reduce
 
 REMEMBERED_ENDS = 64
+REMEMBERED_ADMISSIONS = 128
 
 
 @dataclass
@@ -91,9 +93,9 @@ class LaneCore:
         self.deciding: list[Pending] = []
         self.carried: list[Input] = []
         self.carried_interrupts: list[RunRequest] = []
-        self.ends: OrderedDict[str, Terminal] = OrderedDict()
-        self.admitted: OrderedDict[str, Admission] = OrderedDict()
-        self.refused: OrderedDict[str, str] = OrderedDict()
+        self.ends: Recent[str, Terminal] = Recent(REMEMBERED_ENDS)
+        self.admitted: Recent[str, Admission] = Recent(REMEMBERED_ADMISSIONS)
+        self.refused: Recent[str, str] = Recent(REMEMBERED_ADMISSIONS)
         self.waiters = Waiters()
         self.last_active = workflow.now()
         self.last_failure = ""
@@ -249,15 +251,9 @@ class LaneCore:
             policy_name=end.policy_name,
             failure=end.failure,
         )
-        self.remember(run.id, terminal)
-        for run_id in absorbed:
-            self.remember(run_id, terminal)
-
-    def remember(self, run_id: str, terminal: Terminal) -> None:
-        """Keep how a run ended, for those who ask soon; the store knows the rest."""
-        self.ends[run_id] = terminal
-        while len(self.ends) > REMEMBERED_ENDS:
-            self.ends.popitem(last=False)
+        # Kept for those who ask soon; the store knows the rest.
+        for run_id in (run.id, *absorbed):
+            self.ends[run_id] = terminal
 
     def interrupt(
         self, command: Interrupt, on_commit: OnCommit | None = None, on_loss: OnLoss | None = None
