@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recorded import NOW, answer, call, draft, record, result, step, text, told, user
+from turnlane.activities.attachments import Attachments
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.hearing import hear
 from turnlane.agent import FileBytes, FileText, FileUrl, HistoryOptions, OwnProjection, ProviderFile, resolve_reference
@@ -22,7 +23,8 @@ SEEN = record("u", Role.USER, text("see"), FILE)
 
 
 async def heard(*history: HistoryMessage, taken: Sequence[Taken] = (), at: int = 0, **options: Any) -> Prompt:
-    return await hear(history, HistoryOptions(**options), taken=taken, tools=(), step=at, now=NOW, kept=None)
+    given = HistoryOptions(**options)
+    return await hear(history, given, taken=taken, tools=(), step=at, now=NOW, files=Attachments(given, None))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ async def test_a_function_that_fails_is_named_and_what_it_said_is_not(
     with caplog.at_level(logging.ERROR), pytest.raises(ApplicationFailedError) as caught:
         chosen: dict[str, Any] = {name: function}
         options = HistoryOptions(**chosen)
-        await hear([SEEN], options, taken=(), tools=(), step=0, now=NOW, kept=None)
+        await hear([SEEN], options, taken=(), tools=(), step=0, now=NOW, files=Attachments(options, None))
 
     assert (code, record_id) == (caught.value.code, caught.value.record_id)
     assert ("test_hearing.py" in caplog.text) is (function is broken)
@@ -111,3 +113,18 @@ async def test_an_own_projection_is_given_what_is_finished_in_the_order_in_which
 
     assert ["u", "a", "draft", "late", "draft"] == [message.id for message in given]
     assert [(call("1"), result("1")), (text("so"),)] == [given[2].parts, given[4].parts]
+
+
+async def test_a_file_is_resolved_once_however_often_a_prompt_is_made() -> None:
+    asked_for: list[str] = []
+
+    def resolve(part: FilePart, message: Message) -> None:
+        asked_for.append(message.id)
+
+    files = Attachments(HistoryOptions(resolve_file=resolve), None)
+    later = record("v", Role.USER, text("and"), FILE)
+    await files.resolve([SEEN])
+    found = await files.resolve([SEEN, later])
+
+    assert ["u", "v"] == asked_for
+    assert {("u", 1): None, ("v", 1): None} == found

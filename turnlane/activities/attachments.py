@@ -31,19 +31,31 @@ Resolved = Mapping[tuple[str, int], ResolvedFile | None]
 """What became of files, by the id of their message and their place among its parts."""
 
 
-async def resolve_files(history: Sequence[HistoryMessage], options: HistoryOptions, kept: KeptFiles | None) -> Resolved:
-    """Have every file of users' messages, in order: from the application, else from the store what is kept there.
+class Attachments:
+    """The files of one attempt of a step: each is had once, however often its prompt is made."""
 
-    Raises ApplicationFailedError with the message's id for what the application's function does wrong.
-    """
-    return {
-        (item.message.id, place): await _resolve(part, item.message, options)
-        or (None if kept is None else await kept.read(part))
-        for item in history
-        if item.message.role is Role.USER
-        for place, part in enumerate(item.message.parts)
-        if isinstance(part, FilePart)
-    }
+    def __init__(self, options: HistoryOptions, kept: KeptFiles | None) -> None:
+        self._options = options
+        self._kept = kept
+        self._had: dict[tuple[str, int], ResolvedFile | None] = {}
+
+    async def resolve(self, history: Sequence[HistoryMessage]) -> Resolved:
+        """Have every file of users' messages, in order: from the application, else from the store what is kept there.
+
+        Raises ApplicationFailedError with the message's id for what the application's function does wrong.
+        """
+        for item in history:
+            if item.message.role is Role.USER:
+                await self._resolve_message(item.message)
+        return self._had
+
+    async def _resolve_message(self, message: Message) -> None:
+        for place, part in enumerate(message.parts):
+            if isinstance(part, FilePart) and (message.id, place) not in self._had:
+                found = await _resolve(part, message, self._options)
+                if found is None and self._kept is not None:
+                    found = await self._kept.read(part)
+                self._had[message.id, place] = found
 
 
 async def _resolve(part: FilePart, message: Message, options: HistoryOptions) -> ResolvedFile | None:

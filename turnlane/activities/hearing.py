@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from turnlane.activities.asking import asked
-from turnlane.activities.attachments import resolve_files
+from turnlane.activities.attachments import Attachments
 from turnlane.activities.failing import failing_as
-from turnlane.activities.kept_files import KeptFiles
 from turnlane.activities.projection import in_order, project_with_decisions
 from turnlane.agent.history import HistoryOptions, OwnProjection, Projector
 from turnlane.records.lane import Taken
@@ -27,7 +26,7 @@ async def hear(
     tools: Sequence[ToolSpec],
     step: int,
     now: datetime,
-    kept: KeptFiles | None,
+    files: Attachments,
 ) -> Prompt:
     """Return the prompt that a history makes: its messages, and the system texts that it carries.
 
@@ -37,7 +36,7 @@ async def hear(
     if options.project is not None:
         heard = [_told(item, own) for item, own in in_order(history, taken, step)]
         return await _by_application(options.project, [message for message in heard if message.parts], tools)
-    resolved = await resolve_files(history, options, kept)
+    resolved = await files.resolve(history)
     prompt, _ = project_with_decisions(
         history, taken=taken, instructions="", tools=tools, step=step, options=options, resolved=resolved, now=now
     )

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from turnlane.activities.attachments import without_files
+from turnlane.activities.attachments import Attachments, without_files
 from turnlane.activities.budgeting import Budgeting, OversizedPromptError, Weighing, uncut
 from turnlane.activities.catalog_step import CatalogStep, base_tools, offer_tools, surface_of
 from turnlane.activities.counting import Counting
@@ -72,6 +72,9 @@ class Preparation:
         self._request = request
         self._providers = providers
         self._counts: Counting | None = None
+        kept = KeptFiles(store, request.fence.conversation_id, agent.limits.files.text_bytes)
+        self._options = without_files(agent.history) if request.without_files else agent.history
+        self._files = Attachments(self._options, None if request.without_files else kept)
 
     async def prepare(self) -> Prepared:
         """Load what the run may see and make the prompt of it. `request.fence` is that of the attempt."""
@@ -156,21 +159,17 @@ class Preparation:
 
     async def _project(self, turn: PreparedTurn, history: Sequence[HistoryMessage]) -> Prompt:
         """The prompt: the turn's instructions first, then the system texts that the history carries."""
-        options = self._agent.history
         prompt = await hear(
             uncut(turn, history),
-            without_files(options) if self._request.without_files else options,
+            self._options,
             taken=self._request.taken,
             tools=base_tools(self._agent, turn),
             step=self._request.fence.step,
             now=utc_now(),
-            kept=None if self._request.without_files else self._kept_files(),
+            files=self._files,
         )
         instructions = spoken(instructions_of(turn, self._request.fence.step))
         return prompt.model_copy(update={"system": (*instructions, *prompt.system)})
-
-    def _kept_files(self) -> KeptFiles:
-        return KeptFiles(self._store, self._request.fence.conversation_id, self._agent.limits.files.text_bytes)
 
     # --- the budget -------------------------------------------------------------------------------
 
