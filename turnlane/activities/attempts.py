@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
-from turnlane.activities.providers.base import Finish, Heartbeat, ProviderRequest, ResponseStarted, StreamPart
+from turnlane.activities.providers.base import Finish, Heartbeat, ProviderRequest, ResponseStarted, StreamPart, closing
 from turnlane.activities.sealing import canonical_bytes
 from turnlane.records.base import JsonObject
 from turnlane.records.invocations import EffectiveIdentity, InvocationAttempt
@@ -28,15 +28,10 @@ async def audited(
     stream: AsyncIterator[StreamPart], attempt: InvocationAttempt, evidence: ResponseEvidence
 ) -> AsyncGenerator[StreamPart, None]:
     """Yield a provider's parts unchanged, each read made as `attempt`, and give each to `evidence`."""
-    iterator = aiter(stream)
-    try:
-        while (part := await _read(iterator, attempt)) is not None:
+    async with closing(stream) as parts:
+        while (part := await _read(parts, attempt)) is not None:
             evidence.take(part)
             yield part
-    finally:
-        close = getattr(iterator, "aclose", None)
-        if close is not None:
-            await close()
 
 
 async def _read(iterator: AsyncIterator[StreamPart], attempt: InvocationAttempt) -> StreamPart | None:

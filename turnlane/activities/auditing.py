@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
-from turnlane.activities.providers.base import ProviderRequest, StreamPart
+from turnlane.activities.providers.base import ProviderRequest, StreamPart, closing
 from turnlane.records.base import JsonObject
 from turnlane.records.runs import OperationPhase
 from turnlane.records.steps import Fence
@@ -67,13 +67,9 @@ class NoAudit:
 
     async def stream(self, stream: AsyncIterator[StreamPart]) -> AsyncGenerator[StreamPart, None]:
         """Any iterator as a generator, so that leaving it early closes it."""
-        try:
-            async for part in stream:
+        async with closing(stream) as parts:
+            async for part in parts:
                 yield part
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
 
     async def close(self, phase: OperationPhase, usage: Usage | None) -> JsonObject:
         return {}

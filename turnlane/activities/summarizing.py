@@ -6,13 +6,12 @@ answer that does not fit the schema is told what is wrong with it, and given one
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import deque
 
 from pydantic import BaseModel, ValidationError
 
-from turnlane.activities.providers.base import Finish, Provider, ProviderFailure, ProviderRequest, TextDelta
+from turnlane.activities.providers.base import Finish, Provider, ProviderFailure, ProviderRequest, TextDelta, closing
 from turnlane.agent.compaction import Compaction, SummaryContext
 from turnlane.agent.models import Model
 from turnlane.agent.pricing import PriceList, unreported, with_cost
@@ -118,12 +117,8 @@ class ModelSummarizer:
     async def _read(self, request: ProviderRequest) -> tuple[str, Finish]:
         said: list[str] = []
         self._has_begun = False
-        stream = self._provider.stream(request)
-        async with contextlib.AsyncExitStack() as opened:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                opened.push_async_callback(close)
-            async for part in stream:
+        async with closing(self._provider.stream(request)) as parts:
+            async for part in parts:
                 self._has_begun = True
                 if isinstance(part, TextDelta):
                     said.append(part.text)

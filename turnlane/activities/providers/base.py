@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -190,3 +191,15 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Close the HTTP clients."""
         ...
+
+
+@asynccontextmanager
+async def closing(stream: AsyncIterator[StreamPart]) -> AsyncIterator[AsyncIterator[StreamPart]]:
+    """Close a provider's stream once it is left, early or at its end. Not every adapter's is a generator."""
+    parts = aiter(stream)
+    try:
+        yield parts
+    finally:
+        close = getattr(parts, "aclose", None)
+        if close is not None:
+            await close()
