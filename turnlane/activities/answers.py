@@ -15,9 +15,9 @@ from typing import NamedTuple
 from temporalio import activity
 
 from turnlane.activities.approving import Approving
+from turnlane.activities.clock import utc_now
 from turnlane.activities.draft import call_ref
 from turnlane.activities.failing import ApplicationFailedError, as_failures
-from turnlane.activities.lane_work import utc_now
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.approvals import ApprovalStatus

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.draft import Draft
 from turnlane.activities.failing import ApplicationFailedError, failing_as, persist
-from turnlane.activities.lane_work import utc_now
 from turnlane.activities.patience import Patience, PatienceLostError
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, takewhile
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.counting import Counting
-from turnlane.activities.lane_work import utc_now
 from turnlane.agent.context import ContextBudget, PromptBudget, decide_context
 from turnlane.agent.models import Model
 from turnlane.agent.prompt import ComposedPrompt

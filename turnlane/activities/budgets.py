@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.failing import persist
 from turnlane.agent.agent import Agent
 from turnlane.agent.budgets import Standing, conversation_standing, is_unenforceable, stop_name
@@ -44,6 +44,6 @@ async def budget_stop(store: Store, agent: Agent, conversation_id: str, run_id: 
     if name is None and is_unenforceable(limits, spend):
         logger.warning("run %s: its budget cannot be enforced, what was spent is not known", run_id)
         payload: JsonObject = {"run_id": run_id, "missing": spend.missing}
-        kind, now = LedgerKind.BUDGET_UNENFORCEABLE, datetime.now(UTC)
+        kind, now = LedgerKind.BUDGET_UNENFORCEABLE, utc_now()
         await persist(lambda: store.append_event(conversation_id, kind, payload, now, key=run_id))
     return name

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.failing import persist
-from turnlane.activities.lane_work import utc_now
 from turnlane.agent.tool_context import CallNote, ToolContext
 from turnlane.records.base import derived_id
 from turnlane.store.protocol import Store

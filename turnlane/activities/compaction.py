@@ -17,9 +17,9 @@ from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
 from turnlane.activities.asking import asked
+from turnlane.activities.clock import utc_now
 from turnlane.activities.compaction_state import chosen_model, heard, judged, state_of
 from turnlane.activities.failing import ApplicationFailedError, as_failures, failing_as, persist
-from turnlane.activities.lane_work import utc_now
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.pulse import Cut, at_work, why_cut

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from temporalio import activity
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.failing import as_failures
-from turnlane.activities.lane_work import utc_now
 from turnlane.records.durable import DeliverEvent, DeliveryReply
 from turnlane.store.protocol import Store
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from turnlane.activities.catalog_step import DeferredCalls
+from turnlane.activities.coded import coded
 from turnlane.activities.providers.base import Opaque, Source, ToolCall
 from turnlane.agent.agent import Agent
 from turnlane.agent.tools import Tool
@@ -248,5 +249,5 @@ def _refused(call: ToolCallPart, code: str, message: str) -> ToolResultPart:
         call_id=call.call_id,
         tool_name=call.tool_name,
         outcome=ToolOutcome.ERROR,
-        output={"error": code, "retryable": False, "details": {"message": message}},
+        output=coded(code, message),
     )

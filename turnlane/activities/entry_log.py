@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.failing import persist
-from turnlane.activities.lane_work import utc_now
 from turnlane.records.durable import DurableEntry, call_scope
 from turnlane.records.steps import CallRequest
 from turnlane.store.payloads import NewEvent

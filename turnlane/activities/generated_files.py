@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from turnlane.activities.asking import asked
+from turnlane.activities.clock import utc_now
 from turnlane.activities.failing import failing_as, persist
-from turnlane.activities.lane_work import utc_now
 from turnlane.activities.providers.base import GeneratedFile
 from turnlane.agent.agent import Agent
 from turnlane.agent.files import FileQuestion, Upload

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio import activity
 
 from turnlane.activities.answer_checks import check_answers, refuse_hidden_answers
 from turnlane.activities.budgets import check_budget
+from turnlane.activities.clock import utc_now
+from turnlane.activities.coded import LOST_CALL_MESSAGES, coded
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
 from turnlane.activities.patience import Patience
@@ -66,21 +67,6 @@ from turnlane.store.protocol import Store
 logger = logging.getLogger(__name__)
 
 _PARTS: TypeAdapter[tuple[InputPart, ...]] = TypeAdapter(tuple[InputPart, ...])
-
-LOST_CALL_MESSAGES = {
-    "OUTCOME_UNKNOWN": "The worker of this call was lost. Whether its effect happened is unknown.",
-    "TIMEOUT": "The call took too long and was given up. Whether its effect happened is unknown.",
-}
-
-
-def utc_now() -> datetime:
-    """The clock of the store's side."""
-    return datetime.now(UTC)
-
-
-def coded(code: str, message: str) -> JsonObject:
-    """The envelope in which a failed call is told to the model, to watchers and to the history."""
-    return {"error": code, "retryable": False, "details": {"message": message}}
 
 
 class LaneWork:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from turnlane.activities.attachments import Attachments, without_files
 from turnlane.activities.budgeting import Budgeting, OversizedPromptError, Weighing, uncut
 from turnlane.activities.catalog_step import CatalogStep, base_tools, offer_tools, surface_of
+from turnlane.activities.clock import utc_now
 from turnlane.activities.counting import Counting
 from turnlane.activities.failing import ApplicationFailedError, persist
 from turnlane.activities.hearing import hear
 from turnlane.activities.kept_files import KeptFiles
-from turnlane.activities.lane_work import utc_now
 from turnlane.activities.prompt_check import check_prompt
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.resolving import fallback_of, model_of, resolve_model, window_of

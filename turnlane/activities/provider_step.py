@@ -18,6 +18,7 @@ from temporalio import activity
 from turnlane.activities.approving import Approving
 from turnlane.activities.auditing import Audit, Auditor, NoAudit
 from turnlane.activities.budgets import budget_stop
+from turnlane.activities.clock import utc_now
 from turnlane.activities.complete_step import end_of_complete_step
 from turnlane.activities.draft import Draft
 from turnlane.activities.evidence import NOTHING, Spent, keep_late_evidence, request_evidence, response_evidence
@@ -25,7 +26,6 @@ from turnlane.activities.failing import ApplicationFailedError, as_failures, per
 from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.judging import judge_end
-from turnlane.activities.lane_work import utc_now
 from turnlane.activities.preparing import OversizedPromptError, Preparation, Prepared
 from turnlane.activities.providers.base import (
     Finish,

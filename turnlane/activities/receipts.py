@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from datetime import UTC, datetime
 from typing import Any
 
+from turnlane.activities.clock import utc_now
 from turnlane.activities.sealing import PayloadSeal
 from turnlane.records.base import JsonObject, canonical_json, derived_id
 from turnlane.records.errors import IdempotencyConflictError, PayloadNotFoundError
@@ -68,7 +68,7 @@ class Receipts:
         """
         once = derived_id("inv-key", started.mode.value, key)
         where, kind = started.conversation_id, LedgerKind.INVOCATION_STARTED
-        event = await self._store.append_event(where, kind, as_payload(started), _now(), key=once)
+        event = await self._store.append_event(where, kind, as_payload(started), utc_now(), key=once)
         found = as_receipt(event.payload)
         if not isinstance(found, InvocationStarted) or found.fingerprint != started.fingerprint:
             raise IdempotencyConflictError("the key was used before, for another invocation", conversation_id=where)
@@ -79,14 +79,14 @@ class Receipts:
         kind, payload = LedgerKind(receipt.type), as_payload(receipt)
         if spent is not None:
             payload[SPENT] = spent.model_dump(mode="json", exclude_none=True)
-        await self._store.append_event(receipt.conversation_id, kind, payload, _now(), key=key)
+        await self._store.append_event(receipt.conversation_id, kind, payload, utc_now(), key=key)
 
     async def keep(self, place: tuple[str, str, str], value: Any) -> SealedPayload:
         """Encrypt a payload and append it, once under its artifact's id; what is there already stands."""
         sealed = self._seal.seal(place, value)
         payload: JsonObject = sealed.model_dump(mode="json")
         kind = LedgerKind.PROVIDER_PAYLOAD
-        event = await self._store.append_event(sealed.conversation_id, kind, payload, _now(), key=sealed.artifact_id)
+        event = await self._store.append_event(sealed.conversation_id, kind, payload, utc_now(), key=sealed.artifact_id)
         return SealedPayload.model_validate(event.payload)
 
     async def read(self, conversation_id: str, from_seq: int | None, limit: int) -> InvocationPage:
@@ -106,7 +106,3 @@ class Receipts:
         if event is None:
             raise PayloadNotFoundError("the conversation has no such payload", artifact_id=artifact_id)
         return self._seal.open(SealedPayload.model_validate(event.payload))
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

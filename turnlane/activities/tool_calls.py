@@ -16,11 +16,12 @@ from temporalio import activity
 from temporalio.common import RawValue
 
 from turnlane.activities.call_notes import keep_notes
+from turnlane.activities.clock import utc_now
+from turnlane.activities.coded import LOST_CALL_MESSAGES, coded
 from turnlane.activities.draft import TOOL_SLACK_SECONDS
 from turnlane.activities.durable import Journal, is_left
 from turnlane.activities.entry_log import StoreLog
 from turnlane.activities.failing import as_failures, persist
-from turnlane.activities.lane_work import LOST_CALL_MESSAGES, coded, utc_now
 from turnlane.activities.publishing import Publisher
 from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.agent.agent import Agent
