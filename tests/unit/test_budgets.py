@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 
-from turnlane.agent import SpendLimits
+from turnlane.activities.budgets import budget_stop
+from turnlane.agent import Agent, ScriptedModel, SpendLimits
 from turnlane.agent.budgets import (
     BUDGET_CONVERSATION,
     BUDGET_RUN,
@@ -17,8 +19,10 @@ from turnlane.agent.budgets import (
     run_standing,
     stop_name,
 )
+from turnlane.records.errors import StoreUnavailableError
 from turnlane.records.spending import ConversationSpend, Tally
 from turnlane.records.usage import UNCOUNTED, CostValue, Provenance, Usage, UsageValue, add_usage, stated
+from turnlane.store.protocol import Store
 
 
 def spent(cost: float | None, tokens: int | None = 100, currency: str = "USD") -> Usage:
@@ -170,3 +174,18 @@ def test_a_tally_counts_what_is_missing_and_keeps_what_is_known() -> None:
     assert (1, 1) == (tally.unpriced, tally.plus(CUT).unpriced)
     assert stated(tally.usage).cost == CostValue()
     assert 400 == stated(tally.usage).input_tokens.value
+
+
+class Away:
+    """A store that does not answer."""
+
+    async def conversation_spend(self, conversation_id: str) -> ConversationSpend:
+        raise StoreUnavailableError("the store is away")
+
+
+async def test_a_budget_that_cannot_be_read_now_is_for_the_caller_to_wait_for() -> None:
+    agent = Agent(name="a", model=ScriptedModel(script=lambda request: []), spend_limits=SpendLimits(run_tokens=1))
+
+    with pytest.raises(StoreUnavailableError):
+        async with asyncio.timeout(5):
+            await budget_stop(cast(Store, Away()), agent, "c", "r")

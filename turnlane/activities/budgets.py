@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from turnlane.activities.clock import utc_now
-from turnlane.activities.failing import persist
 from turnlane.agent.agent import Agent
 from turnlane.agent.budgets import Standing, conversation_standing, is_unenforceable, stop_name
 from turnlane.records.base import JsonObject
@@ -35,15 +34,16 @@ async def budget_stop(store: Store, agent: Agent, conversation_id: str, run_id: 
     """Return the name of the policy under which the agent's budget stops a run, or None to go on.
 
     A limit that cannot be enforced, and is only to be warned of, is told once a run: in the log and the ledger.
+    Raises `StoreUnavailableError`, and may be asked again: how a store is waited for is the caller's to say.
     """
     limits = agent.spend_limits
     if limits is None:
         return None
-    spend = await persist(lambda: store.conversation_spend(conversation_id))
+    spend = await store.conversation_spend(conversation_id)
     name = stop_name(limits, spend)
     if name is None and is_unenforceable(limits, spend):
         logger.warning("run %s: its budget cannot be enforced, what was spent is not known", run_id)
         payload: JsonObject = {"run_id": run_id, "missing": spend.missing}
         kind, now = LedgerKind.BUDGET_UNENFORCEABLE, utc_now()
-        await persist(lambda: store.append_event(conversation_id, kind, payload, now, key=run_id))
+        await store.append_event(conversation_id, kind, payload, now, key=run_id)
     return name

@@ -92,11 +92,7 @@ class Judging:
         agent = self._agents.get(request.agent)
         if agent is None:
             return _failed("UNKNOWN_AGENT")
-        fence = request.fence
-        run = await self._store.load_run_context(fence.conversation_id, fence.run_id)
-        answer = await self._store.load_answer(fence.conversation_id, fence.run_id)
-        if run is None or answer is None:
-            raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
+        run, answer = await _answered(self._store, request.fence)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await self._judged(agent, run, answer, request.stop)
@@ -120,15 +116,21 @@ async def judge_end(store: Store, agent: Agent, fence: Fence, outcome: StepOutco
     if agent.accept is None or outcome.runs_its_calls:
         return outcome
     reason = TerminalReason.SUCCESS if outcome.finish is FinishReason.STOP else TerminalReason.PROVIDER_STOP
-    run = await persist(lambda: store.load_run_context(fence.conversation_id, fence.run_id))
-    answer = await persist(lambda: store.load_answer(fence.conversation_id, fence.run_id))
-    if run is None or answer is None:
-        raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
+    run, answer = await persist(lambda: _answered(store, fence))
     try:
         is_accepted = await accepts(agent, run, parts_of(answer), reason)
     except ApplicationFailedError as error:
         return outcome.model_copy(update={"failure": error.failure})
     return outcome.model_copy(update={"rejected": not is_accepted})
+
+
+async def _answered(store: Store, fence: Fence) -> tuple[RunContext, HistoryMessage]:
+    """A run and what it answered so far."""
+    run = await store.load_run_context(fence.conversation_id, fence.run_id)
+    answer = await store.load_answer(fence.conversation_id, fence.run_id)
+    if run is None or answer is None:
+        raise StaleFenceError("the run is gone", reason=ControlReason.STALE_RUN.value)
+    return run, answer
 
 
 def steps_of(answer: HistoryMessage) -> tuple[StepResult, ...]:

@@ -157,7 +157,8 @@ class _Step:
         complete = await end_of_complete_step(self._store, self._agent, request)
         if complete is not None:
             return complete
-        stop = await budget_stop(self._store, self._agent, self._fence.conversation_id, self._fence.run_id)
+        where = (self._fence.conversation_id, self._fence.run_id)
+        stop = await persist(lambda: budget_stop(self._store, self._agent, *where))
         if stop is not None:
             return StepOutcome(end=StepEnd.STOPPED, attempt=self._fence.attempt, stop=stop)
         try:
