@@ -18,6 +18,7 @@ from turnlane.activities.approving import Approving
 from turnlane.activities.clock import utc_now
 from turnlane.activities.draft import call_ref
 from turnlane.activities.failing import ApplicationFailedError, as_failures
+from turnlane.activities.publishing import tell
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.agent.approvals import ApprovalStatus
@@ -178,5 +179,4 @@ class _Opening:
             utc_now(),
             origin=answered.origin,
         )
-        for event in written.events:
-            self._bus.publish(event)
+        tell(self._bus, written.events)

@@ -22,6 +22,7 @@ from turnlane.activities.compaction_state import chosen_model, heard, judged, st
 from turnlane.activities.failing import ApplicationFailedError, as_failures, failing_as, persist
 from turnlane.activities.providers.base import ProviderFailure
 from turnlane.activities.providers.registry import Providers
+from turnlane.activities.publishing import tell
 from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.activities.summarizing import ModelSummarizer
 from turnlane.agent.agent import Agent
@@ -43,7 +44,7 @@ from turnlane.records.runs import (
 )
 from turnlane.records.usage import Usage, add_usage
 from turnlane.store.bus import EventBus
-from turnlane.store.payloads import CompactionFinish, CompactionStart, Written
+from turnlane.store.payloads import CompactionFinish, CompactionStart
 from turnlane.store.protocol import Store
 
 JSON = "application/json"
@@ -250,7 +251,8 @@ class _Attempt:
             started_at=utc_now(),
         )
         start = CompactionStart(fence=fence, assistant_message_id=message_id, operation=operation)
-        self._tell(await persist(lambda: self._store.begin_compaction(start, utc_now())))
+        written = await persist(lambda: self._store.begin_compaction(start, utc_now()))
+        tell(self._bus, written.events)
         self._operation = operation
 
     async def _keep(self, content: CompactedRange) -> CompactOutcome:
@@ -296,7 +298,8 @@ class _Attempt:
             usage=usage,
             evidence=evidence,
         )
-        self._tell(await persist(lambda: self._store.finish_compaction(finish, utc_now())))
+        written = await persist(lambda: self._store.finish_compaction(finish, utc_now()))
+        tell(self._bus, written.events)
 
     def _evidence(self, end: AttemptEnd, usage: Usage | None, failure: Failure | None) -> JsonObject:
         """What the ledger keeps of an attempt: identities, counts and codes."""
@@ -314,10 +317,6 @@ class _Attempt:
             "usage": usage.model_dump(mode="json", exclude_none=True) if usage is not None else None,
             "failure": failure.model_dump(mode="json", exclude_none=True) if failure is not None else None,
         }
-
-    def _tell(self, written: Written) -> None:
-        for event in written.events:
-            self._bus.publish(event)
 
 
 def _try() -> int:

@@ -15,6 +15,7 @@ from turnlane.activities.coded import LOST_CALL_MESSAGES, coded
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
 from turnlane.activities.patience import Patience
+from turnlane.activities.publishing import tell
 from turnlane.activities.resolving import preflight
 from turnlane.agent.agent import Agent, PolicyContext
 from turnlane.records.admissions import BlobRef, Input, Policy, Terminal
@@ -111,8 +112,7 @@ class LaneWork:
     async def commit(self, batch: CommitBatch) -> CommitAnswer:
         """Commit a batch; what it made known is news only afterwards."""
         committed = await self._store.commit(batch, utc_now())
-        for event in committed.events:
-            self._bus.publish(event)
+        tell(self._bus, committed.events)
         return _answer(batch, committed.reply)
 
     @activity.defn(name="find_run")
@@ -148,8 +148,7 @@ class LaneWork:
                 )
             except StaleFenceError:
                 return False
-            for event in written.events:
-                self._bus.publish(event)
+            tell(self._bus, written.events)
         return True
 
     # --- preparing admissions -------------------------------------------------------------------

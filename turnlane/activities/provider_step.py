@@ -45,7 +45,7 @@ from turnlane.activities.providers.base import (
     ToolCall,
 )
 from turnlane.activities.providers.registry import Providers
-from turnlane.activities.publishing import Publisher, last_model_epoch
+from turnlane.activities.publishing import Publisher, last_model_epoch, tell
 from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.activities.silence import Silence, SilenceError
 from turnlane.activities.step_ends import failed_step, refused_step, silence_of
@@ -65,7 +65,7 @@ from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: dict[Cut, float | None] = {Cut.ABORT: None, Cut.SHUTDOWN: 5.0, Cut.LOST: 0.0}
+_LAST_WRITE_SECONDS: dict[Cut, float | None] = {Cut.ABORT: None, Cut.SHUTDOWN: 5.0, Cut.LOST: 0.0}
 """How many seconds the last write of an attempt may take once the activity is cancelled."""
 
 
@@ -191,7 +191,8 @@ class _Step:
             model=self._request.model,
         )
         withdrawn = last_model_epoch(prepared.run.run, self._fence) if prepared.run is not None else None
-        self._tell(await persist(lambda: self._store.begin_step(start, utc_now())))
+        written = await persist(lambda: self._store.begin_step(start, utc_now()))
+        tell(self._bus, written.events)
         if withdrawn is not None:
             self._publisher.reset(self._fence.attempt, withdrawn)
 
@@ -300,7 +301,7 @@ class _Step:
         except StoreUnavailableError:
             logger.warning("run %s: a checkpoint was skipped, the store did not answer", self._fence.run_id)
             return
-        self._tell(written)
+        tell(self._bus, written.events)
 
     # --- after the call -------------------------------------------------------------------------
 
@@ -347,7 +348,8 @@ class _Step:
             unbilled=is_unbilled,
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
         )
-        self._tell(await self._write_through(record))
+        written = await self._write_through(record)
+        tell(self._bus, written.events)
         return StepOutcome(
             end=end,
             attempt=self._fence.attempt,
@@ -377,7 +379,7 @@ class _Step:
             return await asyncio.shield(write)
         except asyncio.CancelledError:
             cut = await why_cut(self._store, self._fence)
-        await asyncio.wait({write}, timeout=_PATIENCE[cut])
+        await asyncio.wait({write}, timeout=_LAST_WRITE_SECONDS[cut])
         if write.done():
             return write.result()
         write.cancel()
@@ -391,7 +393,3 @@ class _Step:
         except StaleFenceError:
             await persist(lambda: keep_late_evidence(self._store, record, utc_now()))
             raise
-
-    def _tell(self, written: Written) -> None:
-        for event in written.events:
-            self._bus.publish(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from turnlane.records.base import Json, ProviderEnvelope
 from turnlane.records.events import (
     AssistantDeltaEvent,
     AttemptResetEvent,
+    Event,
     ReasoningDeltaEvent,
     ReasoningEndEvent,
     ReasoningStartEvent,
@@ -87,6 +88,12 @@ class Publisher:
     def _tell(self, event: TransientEvent) -> None:
         self._sequence += 1
         self._bus.publish(event)
+
+
+def tell(bus: EventBus, events: Iterable[Event]) -> None:
+    """Publish what a write to the store made known, once it is written."""
+    for event in events:
+        bus.publish(event)
 
 
 def last_model_epoch(run: Run, fence: Fence) -> str | None:

@@ -22,7 +22,7 @@ from turnlane.activities.draft import TOOL_SLACK_SECONDS
 from turnlane.activities.durable import Journal, is_left
 from turnlane.activities.entry_log import StoreLog
 from turnlane.activities.failing import as_failures, persist
-from turnlane.activities.publishing import Publisher
+from turnlane.activities.publishing import Publisher, tell
 from turnlane.activities.pulse import Cut, at_work, why_cut
 from turnlane.agent.agent import Agent
 from turnlane.agent.durable import LeavesBody
@@ -117,8 +117,7 @@ class ToolCalls:
                 origin=request.origin,
             )
         )
-        for event in written.events:
-            self._bus.publish(event)
+        tell(self._bus, written.events)
         publisher.tool(_STATUS[outcome], request.call_id, request.tool_name, output=result.output)
         return _outcome(result)
 
