@@ -25,19 +25,16 @@ async def keep_uploads(
     if isinstance(content, str):
         return content
     uploads = [part for part in content if isinstance(part, Upload)]
+    if not uploads:
+        return tuple(part for part in content if not isinstance(part, Upload))
     if len(uploads) > limits.files_per_input:
         raise FileRefusedError("an input has too many files", reason="count", limit=limits.files_per_input)
-    if uploads and store is None:
+    if store is None:
         raise StoreRequiredError("uploads need a client with a store; or send a web address")
     checked = iter([await asyncio.to_thread(ingest, upload, limits) for upload in uploads])
-    parts: list[InputPart] = []
-    for part in content:
-        if isinstance(part, Upload):
-            assert store is not None
-            parts.append(await _kept(store, conversation_id, next(checked)))
-        else:
-            parts.append(part)
-    return tuple(parts)
+    return tuple(
+        [await _kept(store, conversation_id, next(checked)) if isinstance(part, Upload) else part for part in content]
+    )
 
 
 async def _kept(store: Store, conversation_id: str, upload: Upload) -> FilePart:
