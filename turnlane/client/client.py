@@ -15,25 +15,20 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 
 from turnlane.agent.files import Upload
-from turnlane.client.approving import Approving
+from turnlane.client.approving import answer_of
 from turnlane.client.awaiting import Awaiting
 from turnlane.client.delivering import deliver
-from turnlane.client.lane_calls import LaneCalls, NoLane, answer, our_errors
+from turnlane.client.lane_calls import UNHEARD, LaneCalls, NoLane, answer, our_errors
 from turnlane.client.reading import Reading
 from turnlane.client.requests import checked_id, input_of, request
 from turnlane.client.ticket import Result, Ticket
 from turnlane.client.uploads import keep_uploads
-from turnlane.client.watching import (
-    FIRST_POLL_SECONDS,
-    LONGEST_POLL_SECONDS,
-)
+from turnlane.client.watching import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS
 from turnlane.records.admissions import Admission, Input, Policy, RecordIds, SubmitReply, Terminal
 from turnlane.records.base import JsonObject
 from turnlane.records.compaction import CompactReply, CompactRequest
 from turnlane.records.errors import (
     InputTooLargeError,
-    LaneClosingError,
-    LaneSupersededError,
     RunConflictError,
     StoreUnavailableError,
     TemporalUnavailableError,
@@ -53,7 +48,7 @@ _PARTS: TypeAdapter[tuple[InputPart, ...]] = TypeAdapter(tuple[InputPart, ...])
 Via = Literal["update", "signal"]
 
 
-class Turnlane(Reading, Approving):
+class Turnlane(Reading):
     """Conversations with agents, from an application's side.
 
     `store` and `bus` are those of the workers. With them results and events come from there, which costs
@@ -148,13 +143,35 @@ class Turnlane(Reading, Approving):
         )
         return await self._send(conversation_id, given, via)
 
+    async def respond(
+        self,
+        conversation_id: str,
+        approval_id: str,
+        approved: bool,
+        *,
+        reason: str | None = None,
+        responder: str | None = None,
+        tenant: str | None = None,
+        via: Via = "update",
+    ) -> Ticket:
+        """Answer an approval; when this returns, the answer cannot get lost. The ticket is of the run that acts on it.
+
+        An approval is answered once: the same answer again is the same input, another one raises
+        `ApprovalDecidedError`. Raises `ApprovalNotPendingError` for one that is missing or stale,
+        `ApprovalExpiredError` after its time, `ApprovalRefusedError` when the agent does not let `responder`
+        answer, and `AgentMismatchError` where the conversation is not the `tenant`'s.
+        """
+        checked_id("conversation_id", conversation_id)
+        given = answer_of(approval_id, approved, reason=reason, responder=responder, tenant=tenant)
+        return await self._send(conversation_id, given, via)
+
     async def _send(self, conversation_id: str, given: Input, via: Via) -> Ticket:
         placed = await self._place(conversation_id, given)
         if via == "signal":
             return await self._signal(conversation_id, placed)
         try:
             return await self._update(conversation_id, placed)
-        except (NoLane, WorkersUnavailableError, LaneClosingError, LaneSupersededError):
+        except UNHEARD:
             logger.info("no worker answered, or its lane was lost; the input %s goes as a signal", given.key)
             return await self._signal(conversation_id, placed)
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from turnlane.client.lane_calls import LaneCalls, NoLane
+from turnlane.client.lane_calls import UNHEARD, LaneCalls
 from turnlane.client.requests import checked_id, request
 from turnlane.records.durable import PAYLOAD_BYTES, Delivery, DeliveryReply
-from turnlane.records.errors import (
-    InputTooLargeError,
-    InvalidInputError,
-    LaneClosingError,
-    LaneSupersededError,
-    WorkersUnavailableError,
-)
+from turnlane.records.errors import InputTooLargeError, InvalidInputError
 from turnlane.records.lossless import NotLosslessError, encode_lossless
 
 logger = logging.getLogger(__name__)
@@ -26,7 +20,7 @@ async def deliver(lanes: LaneCalls, conversation_id: str, event: str, event_id: 
     delivery = _checked(event, event_id, payload)
     try:
         return (await lanes.control(conversation_id, "deliver", delivery, DeliveryReply)).accepted
-    except (NoLane, WorkersUnavailableError, LaneClosingError, LaneSupersededError):
+    except UNHEARD:
         logger.info("no worker answered; the delivery goes as a signal")
     await lanes.signal_with_start(conversation_id, "deliver", delivery)
     return None

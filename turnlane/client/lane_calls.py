@@ -79,6 +79,10 @@ class NoLane(Exception):
     """No lane of the conversation is running."""
 
 
+UNHEARD = (NoLane, WorkersUnavailableError, LaneClosingError, LaneSupersededError)
+"""Why an update that starts a lane was heard by nobody. What may wait is then sent as a signal."""
+
+
 class LaneCalls:
     """The lane of a conversation, from outside. Every method raises our errors and nothing of Temporal's."""
 

@@ -1,4 +1,4 @@
-"""Reads from an application's side: what was said, what runs, what was spent, and what happens."""
+"""Reads from an application's side: what was said, what runs or waits, what was spent, and what happens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from turnlane.client.lane_calls import LaneCalls, NoLane
 from turnlane.client.requests import checked_id
 from turnlane.client.watching import Watcher
+from turnlane.records.approvals import AskedApproval, PendingApproval
 from turnlane.records.errors import StoreRequiredError
 from turnlane.records.events import Event
 from turnlane.records.files import blob_of
@@ -20,7 +21,10 @@ from turnlane.store.protocol import Store
 
 
 class Reading:
-    """The part of a client that reads. All but `lane_runs` needs a store, and raises `StoreRequiredError` without."""
+    """The part of a client that reads.
+
+    All but `lane_runs` and `lane_approvals` needs a store, and raises `StoreRequiredError` without.
+    """
 
     _lanes: LaneCalls
     _store: Store | None
@@ -70,6 +74,21 @@ class Reading:
         except NoLane:
             return []
 
+    async def pending_approvals(
+        self, conversation_id: str | None = None, *, limit: int = 100, tenant: str | None = None
+    ) -> tuple[PendingApproval, ...]:
+        """The calls that wait for approval and can be answered, oldest first: of a conversation, or of all."""
+        if conversation_id is not None:
+            checked_id("conversation_id", conversation_id)
+        return await self._reads.pending_approvals(conversation_id, limit=limit, tenant=tenant)
+
+    async def lane_approvals(self, conversation_id: str) -> list[AskedApproval]:
+        """The latest approvals that wait, as the lane itself sees them; needs no store. Empty when no lane runs."""
+        try:
+            return await self._lanes.query_approvals(conversation_id)
+        except NoLane:
+            return []
+
     async def run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
         """One run, with its answer once it has ended."""
         reads = self._reads_of(conversation_id)
@@ -94,18 +113,14 @@ class Reading:
     ) -> AsyncIterator[Event]:
         """Every delivery event of a conversation, for ever: durable ones after `from_seq` (all of them, from
         0; only new ones, without it), transient ones from now on."""
-        start = from_seq
-        if start is None:
-            start = await self._last_seq(conversation_id)
-        async for event in Watcher(self._reads_of(conversation_id), self._bus, conversation_id, start, tenant).events():
+        reads = self._reads_of(conversation_id)
+        start = await reads.last_seq(conversation_id) if from_seq is None else from_seq
+        async for event in Watcher(reads, self._bus, conversation_id, start, tenant).events():
             yield event
 
     async def ledger_position(self, conversation_id: str, version: int) -> int:
         """The ledger seq just before the event that made `version`: where to start watching from it."""
         return await self._reads_of(conversation_id).seq_before_version(conversation_id, version)
-
-    async def _last_seq(self, conversation_id: str) -> int:
-        return await self._reads_of(conversation_id).last_seq(conversation_id)
 
     async def ledger(
         self,
