@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, select
 
 from turnlane.records.messages import Message, Part
 from turnlane.store.rows import load_parts, message_record
+from turnlane.store.statements import chunks
 from turnlane.store.tables import MESSAGE, SEGMENT, MessageRow
 
 CONTENT = "content"
@@ -18,8 +19,6 @@ CONTROL = "control"
 
 CONTROL_STEP = 2**31 - 1
 """The step of a control part: behind every other."""
-
-_CHUNK = 500
 
 
 class Segment(NamedTuple):
@@ -90,7 +89,7 @@ def load_messages(connection: Connection, conversation_id: str, ids: Sequence[st
         one = connection.execute(_ONE, {"conversation_id": conversation_id, "name": ids[0]})
         return {stored.row.id: stored for stored in gather(one)}
     found: dict[str, StoredMessage] = {}
-    for start in range(0, len(ids), _CHUNK):
-        chunk = {"conversation_id": conversation_id, "names": ids[start : start + _CHUNK]}
-        found |= {stored.row.id: stored for stored in gather(connection.execute(_SOME, chunk))}
+    for chunk in chunks(ids):
+        where = {"conversation_id": conversation_id, "names": chunk}
+        found |= {stored.row.id: stored for stored in gather(connection.execute(_SOME, where))}
     return found

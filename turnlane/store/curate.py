@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -18,11 +17,9 @@ from turnlane.records.turns import Seed
 from turnlane.store.describe import describe_effect
 from turnlane.store.effects import Change, insert_message, take_blob
 from turnlane.store.rows import dump_ids, select_active
-from turnlane.store.statements import insert_rows, new_row
+from turnlane.store.statements import chunks, insert_rows, new_row
 from turnlane.store.tables import CONVERSATION, MESSAGE, OWNED, RUN, SEED, SeedRow
 from turnlane.store.work import Work
-
-_CHUNK = 500
 
 
 def compact(work: Work, effect: CompactRange, at: datetime) -> Change:
@@ -34,7 +31,7 @@ def compact(work: Work, effect: CompactRange, at: datetime) -> Change:
     ids = list(dict.fromkeys(effect.message_ids))
     _refuse_active_answers(work, ids, summary.id)
     position, place = _range_end(work, ids)
-    for chunk in _chunks(ids):
+    for chunk in chunks(ids):
         where = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.id.in_(chunk))
         work.connection.execute(update(MESSAGE).where(*where).values(compacted=True))
     insert_message(work, summary, position, place + 1, None)
@@ -53,11 +50,6 @@ def _with_content(work: Work, effect: CompactRange) -> CompactRange:
     return effect.model_copy(update={"message_ids": content.message_ids, "summary": summary})
 
 
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ids in lists of a length that every database takes in one statement."""
-    return (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
-
-
 def _range_end(work: Work, ids: list[str]) -> tuple[int, int]:
     """Return where the last of the messages stands, having checked that they are one unbroken range."""
     here = (MESSAGE.c.conversation_id == work.conversation_id, MESSAGE.c.compacted.is_(False))
@@ -65,7 +57,7 @@ def _range_end(work: Work, ids: list[str]) -> tuple[int, int]:
     query = select(MESSAGE.c.position, MESSAGE.c.place).where(*here)
     found = sorted(
         (row.position, row.place)
-        for chunk in _chunks(ids)
+        for chunk in chunks(ids)
         for row in work.connection.execute(query.where(MESSAGE.c.id.in_(chunk)))
     )
     if not found or len(found) != len(ids):
@@ -81,7 +73,7 @@ def _refuse_active_answers(work: Work, ids: list[str], summary_id: str) -> None:
     work.flush_runs()
     answers = select(RUN.c.id, RUN.c.state, RUN.c.assistant_message_id)
     answers = answers.where(RUN.c.conversation_id == work.conversation_id)
-    for chunk in _chunks([*ids, summary_id]):
+    for chunk in chunks([*ids, summary_id]):
         for row in work.connection.execute(answers.where(RUN.c.assistant_message_id.in_(chunk))):
             if row.assistant_message_id == summary_id or row.state in ACTIVE_STATES:
                 raise StoreIntegrityError("an id to compact belongs to an answer in use", run_id=row.id)

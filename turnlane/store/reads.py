@@ -12,10 +12,8 @@ from turnlane.store.content import gather, load_messages, select_content
 from turnlane.store.pages import check_limit, read_cursor, write_cursor
 from turnlane.store.payloads import MessagePage, StoredReceipt
 from turnlane.store.rows import fetch, in_queue_order, run_record, select_active
-from turnlane.store.statements import find_row
+from turnlane.store.statements import chunks, find_row
 from turnlane.store.tables import ADMISSION, MESSAGE, RUN, ConversationRow, RunRow
-
-CHUNK = 500
 
 
 def find_visible(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationRow | None:
@@ -131,8 +129,7 @@ def list_runs(
 def find_receipts(connection: Connection, conversation_id: str, keys: Sequence[str]) -> dict[str, StoredReceipt]:
     """Return the receipts that exist among `keys`."""
     found: dict[str, StoredReceipt] = {}
-    for start in range(0, len(keys), CHUNK):
-        chunk = keys[start : start + CHUNK]
+    for chunk in chunks(keys):
         where = (ADMISSION.c.conversation_id == conversation_id, ADMISSION.c.idempotency_key.in_(chunk))
         for row in connection.execute(select(ADMISSION).where(*where)):
             receipt = Receipt(
@@ -151,8 +148,7 @@ def find_receipts(connection: Connection, conversation_id: str, keys: Sequence[s
 def find_collisions(connection: Connection, conversation_id: str, ids: Sequence[str]) -> frozenset[str]:
     """Return those of `ids` that a message, a run or a reserved answer of the conversation has."""
     taken: set[str] = set()
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
+    for chunk in chunks(ids):
         for column in (MESSAGE.c.id, RUN.c.id, RUN.c.assistant_message_id):
             where = (column.table.c.conversation_id == conversation_id, column.in_(chunk))
             taken.update(connection.execute(select(column).where(*where)).scalars())

@@ -1,4 +1,4 @@
-"""Statements by primary key, built once a table: insert, find and update a row.
+"""Statements by primary key, built once a table: insert, find and update a row; and how many ids one may name.
 
 Building a statement costs more than running it on SQLite; so the hot paths use these, with values as
 parameters. A row to write is a plain namespace, typed as the row class that it stands for: it can be
@@ -7,6 +7,7 @@ changed freely, and an attribute is an attribute, without the ORM's bookkeeping.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -17,10 +18,12 @@ from sqlmodel import SQLModel
 from turnlane.store.tables import table_of
 
 Row = TypeVar("Row", bound=SQLModel)
+T = TypeVar("T")
 
 Key = tuple[str | int, ...]
 
 _KEY = "key_"
+_CHUNK = 500
 
 
 def new_row(kind: type[Row], /, **values: Any) -> Row:
@@ -53,6 +56,11 @@ def change_row(connection: Connection, kind: type[Row], key: Key, /, **values: A
     """Change some columns of the row with a primary key; how many rows that were, 0 or 1."""
     where = {_KEY + name: value for name, value in zip(_key_names(kind), key, strict=True)}
     return connection.execute(_update(kind), where | values).rowcount
+
+
+def chunks(ids: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield ids in lists of a length that every database takes in one statement."""
+    return (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
 
 
 @cache
