@@ -7,9 +7,9 @@ input that carries it; from then on it is decided, whatever becomes of the run t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, and_, bindparam, select, update
 
@@ -27,6 +27,7 @@ from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import (
     Message,
+    Part,
     Role,
     ToolApprovalRequestPart,
     ToolApprovalResponsePart,
@@ -34,15 +35,18 @@ from turnlane.records.messages import (
     ToolOutcome,
 )
 from turnlane.records.steps import Fence
-from turnlane.store.content import MODEL, load_messages
+from turnlane.store.content import MODEL, gather, load_messages, select_content
 from turnlane.store.pages import check_limit
 from turnlane.store.rows import load_ids, load_parts
-from turnlane.store.statements import find_row
+from turnlane.store.statements import Key, chunks, find_row
 from turnlane.store.tables import CONVERSATION, IS_PENDING, MESSAGE, RUN, SEGMENT, RunRow, SegmentRow
 from turnlane.store.work import Work
 
 ASKED = 128
 """How many pending approvals a head names: the latest."""
+
+_OF_MESSAGE = and_(MESSAGE.c.conversation_id == SEGMENT.c.conversation_id, MESSAGE.c.id == SEGMENT.c.message_id)
+_OF_RUN = and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id)
 
 _MODEL = SEGMENT.alias("model")
 
@@ -62,8 +66,8 @@ _CALLS = (
         RUN.c.terminal_reason,
         MESSAGE.c.compacted,
     )
-    .join(MESSAGE, and_(MESSAGE.c.conversation_id == SEGMENT.c.conversation_id, MESSAGE.c.id == SEGMENT.c.message_id))
-    .join(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id))
+    .join(MESSAGE, _OF_MESSAGE)
+    .join(RUN, _OF_RUN)
     .outerjoin(
         _MODEL,
         and_(
@@ -87,16 +91,22 @@ _PENDING = _CALLS.where(*_WAITING, RUN.c.terminal_reason.is_not(None))
 
 _ASKED = (
     select(SEGMENT.c.approval_id, SEGMENT.c.approval_expires_at, RUN.c.id, RUN.c.terminal_reason)
-    .join(MESSAGE, and_(MESSAGE.c.conversation_id == SEGMENT.c.conversation_id, MESSAGE.c.id == SEGMENT.c.message_id))
-    .join(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id))
+    .join(MESSAGE, _OF_MESSAGE)
+    .join(RUN, _OF_RUN)
     .where(SEGMENT.c.conversation_id == bindparam("conversation_id"), *_WAITING)
     .order_by(MESSAGE.c.position.desc(), SEGMENT.c.step.desc(), SEGMENT.c.slot.desc())
 )
 
-_ANSWERING = select(MESSAGE.c.id).where(
+_ANSWERING = select_content().where(
     MESSAGE.c.conversation_id == bindparam("conversation_id"),
     MESSAGE.c.id.in_(bindparam("ids", expanding=True)),
     MESSAGE.c.role == Role.TOOL,
+)
+
+_UNFINISHED = select(SEGMENT).where(
+    SEGMENT.c.conversation_id == bindparam("conversation_id"),
+    SEGMENT.c.approval_id.in_(bindparam("ids", expanding=True)),
+    SEGMENT.c.parts.is_(None),
 )
 
 _OPEN_SIBLINGS = select(SEGMENT.c.approval_id, SEGMENT.c.approval, SEGMENT.c.approval_expires_at).where(
@@ -116,7 +126,12 @@ _CONTEXT_OF_ASKING = (
     .where(SEGMENT.c.conversation_id == bindparam("conversation_id"), SEGMENT.c.approval_id == bindparam("approval"))
 )
 
-_CHUNK = 500
+
+class _Said(NamedTuple):
+    """What a step's output says of its calls, by call id: each call, and what is asked about it."""
+
+    calls: dict[str, ToolCallPart]
+    questions: dict[tuple[str, str], ToolApprovalRequestPart]
 
 
 # --- reads --------------------------------------------------------------------------------------
@@ -134,20 +149,22 @@ def pending_approvals(
         query = query.where(CONVERSATION.c.tenant == tenant)
     places = (SEGMENT.c.conversation_id, MESSAGE.c.position, SEGMENT.c.step, SEGMENT.c.slot)
     query = query.where((SEGMENT.c.approval_expires_at.is_(None)) | (SEGMENT.c.approval_expires_at > now))
-    rows = connection.execute(query.order_by(*places).limit(check_limit(limit)))
-    return tuple(request for row in rows if (request := _request(row)) is not None)
+    rows = connection.execute(query.order_by(*places).limit(check_limit(limit))).all()
+    said = _said(rows)
+    return tuple(request for row in rows if (request := _request(row, said)) is not None)
 
 
 def find_approvals(connection: Connection, conversation_id: str, ids: Sequence[str]) -> dict[str, StoredApproval]:
     """Return the approvals that exist among `ids`, however they stand."""
     found: dict[str, StoredApproval] = {}
-    for start in range(0, len(ids), _CHUNK):
-        where = {"conversation_id": conversation_id, "ids": list(ids[start : start + _CHUNK])}
-        found |= {row.approval_id: _approval(row) for row in connection.execute(_BY_ID, where)}
+    for chunk in chunks(ids):
+        rows = connection.execute(_BY_ID, {"conversation_id": conversation_id, "ids": chunk}).all()
+        said = _said(rows)
+        found |= {row.approval_id: _approval(row, said) for row in rows}
     return found
 
 
-def _approval(row: Any) -> StoredApproval:
+def _approval(row: Any, said: Mapping[Key, _Said]) -> StoredApproval:
     return StoredApproval(
         run_id=row.run_id,
         message_id=row.message_id,
@@ -158,23 +175,33 @@ def _approval(row: Any) -> StoredApproval:
         expires_at=row.approval_expires_at,
         is_finished=row.is_finished,
         is_open=row.terminal_reason is not None and not row.compacted,
-        request=_request(row),
+        request=_request(row, said),
     )
 
 
-def _request(row: Any) -> PendingApproval | None:
+def _said(calls: Sequence[Any]) -> dict[Key, _Said]:
+    """Return the output of every step that one of these calls belongs to, parsed once however many are its own."""
+    texts = {_step_of(call): call.said for call in calls}
+    return {step: _said_in(load_parts(text)) for step, text in texts.items()}
+
+
+def _step_of(row: Any) -> Key:
+    return (row.conversation_id, row.message_id, row.step)
+
+
+def _said_in(parts: Sequence[Part]) -> _Said:
+    # From the end: of two under one id the first one counts.
+    calls = (part for part in reversed(parts) if isinstance(part, ToolCallPart))
+    questions = (part for part in reversed(parts) if isinstance(part, ToolApprovalRequestPart))
+    return _Said(
+        {call.call_id: call for call in calls}, {(asked.call_id, asked.approval_id): asked for asked in questions}
+    )
+
+
+def _request(row: Any, said: Mapping[Key, _Said]) -> PendingApproval | None:
     """The question as it stands in the message; None if the message does not hold both call and question."""
-    parts = load_parts(row.said)
-    call = next((part for part in parts if isinstance(part, ToolCallPart) and part.call_id == row.call_id), None)
-    asked = next(
-        (
-            part
-            for part in parts
-            if isinstance(part, ToolApprovalRequestPart)
-            and (part.approval_id, part.call_id) == (row.approval_id, row.call_id)
-        ),
-        None,
-    )
+    step = said[_step_of(row)]
+    call, asked = step.calls.get(row.call_id), step.questions.get((row.call_id, row.approval_id))
     if call is None or asked is None:
         return None
     return PendingApproval(
@@ -244,14 +271,15 @@ def asked_approvals(
     return tuple(reversed(ended)), live
 
 
-def answering_inputs(connection: Connection, conversation_id: str, ids: Sequence[str]) -> dict[str, Message]:
-    """Return those of the inputs that carry approval answers."""
-    found: list[str] = []
-    for start in range(0, len(ids), _CHUNK):
-        where = {"conversation_id": conversation_id, "ids": list(ids[start : start + _CHUNK])}
-        found.extend(connection.execute(_ANSWERING, where).scalars())
-    stored = load_messages(connection, conversation_id, found) if found else {}
-    return {name: item.message for name, item in stored.items()}
+def answers_among(
+    connection: Connection, conversation_id: str, ids: Sequence[str]
+) -> dict[str, tuple[ToolApprovalResponsePart, ...]]:
+    """Return the approval answers of those of the inputs that carry any."""
+    found: dict[str, tuple[ToolApprovalResponsePart, ...]] = {}
+    for chunk in chunks(ids):
+        rows = connection.execute(_ANSWERING, {"conversation_id": conversation_id, "ids": chunk})
+        found |= {stored.row.id: answers_of(stored.message) for stored in gather(rows)}
+    return found
 
 
 # --- writes, within the transaction of their mutation -------------------------------------------
@@ -301,16 +329,15 @@ def _described(answer: ToolApprovalResponsePart, approval: StoredApproval, messa
     }
 
 
-def unfinished_answers(work: Work, run: RunRow) -> Iterable[SegmentRow]:
-    """Yield the calls that a run was to act on and did not."""
-    inputs = answering_inputs(work.connection, work.conversation_id, load_ids(run.input_ids))
-    ids = [answer.approval_id for message in inputs.values() for answer in answers_of(message)]
-    for approval in find_approvals(work.connection, work.conversation_id, ids).values():
-        if not approval.is_finished:
-            place = (work.conversation_id, approval.message_id, approval.step, approval.slot)
-            row = find_row(work.connection, SegmentRow, *place)
-            if row is not None:
-                yield row
+def unfinished_answers(work: Work, run: RunRow) -> list[SegmentRow]:
+    """Return the calls that a run was to act on and did not."""
+    given = answers_among(work.connection, work.conversation_id, load_ids(run.input_ids))
+    ids = list(dict.fromkeys(answer.approval_id for answers in given.values() for answer in answers))
+    found: list[SegmentRow] = []
+    for chunk in chunks(ids):
+        rows = work.connection.execute(_UNFINISHED, {"conversation_id": work.conversation_id, "ids": chunk})
+        found.extend(cast(list[SegmentRow], rows.all()))
+    return found
 
 
 def seated(fence: Fence, assistant_id: str, origin: CallOrigin | None) -> tuple[Fence, str]:

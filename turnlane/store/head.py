@@ -24,10 +24,10 @@ from turnlane.records.lane import (
 )
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import KIB
-from turnlane.records.messages import Message
+from turnlane.records.messages import ToolApprovalResponsePart
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
 from turnlane.records.steps import RUNS_CALLS
-from turnlane.store.approvals import answering_inputs, answers_of, asked_approvals
+from turnlane.store.approvals import answers_among, asked_approvals
 from turnlane.store.content import CALL
 from turnlane.store.entries import unfinished_calls
 from turnlane.store.payloads import OpenedLane
@@ -150,12 +150,14 @@ def _size(record: Payload) -> int:
 
 def _lane_runs(connection: Connection, conversation_id: str, rows: Sequence[RunRow]) -> list[LaneRun]:
     ids = [name for row in rows for name in load_ids(row.input_ids)]
-    answers = answering_inputs(connection, conversation_id, ids) if ids else {}
+    answers = answers_among(connection, conversation_id, ids)
     offered = _offered(connection, conversation_id) if any(row.state == RunState.QUEUED for row in rows) else {}
     return [_lane_run(row, tuple(offered.get(row.id, ())), answers) for row in rows]
 
 
-def _lane_run(row: RunRow, offered: tuple[str, ...], answering: Mapping[str, Message]) -> LaneRun:
+def _lane_run(
+    row: RunRow, offered: tuple[str, ...], answers: Mapping[str, tuple[ToolApprovalResponsePart, ...]]
+) -> LaneRun:
     inputs = load_ids(row.input_ids)
     return LaneRun(
         id=row.id,
@@ -170,10 +172,7 @@ def _lane_run(row: RunRow, offered: tuple[str, ...], answering: Mapping[str, Mes
         offered=offered,
         abort=None if row.abort_reason is None else AbortReason(row.abort_reason),
         answers=tuple(
-            ApprovalAnswer(answer.approval_id, answer.approved)
-            for name in inputs
-            if name in answering
-            for answer in answers_of(answering[name])
+            ApprovalAnswer(answer.approval_id, answer.approved) for name in inputs for answer in answers.get(name, ())
         ),
     )
 
