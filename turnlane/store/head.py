@@ -31,7 +31,7 @@ from turnlane.store.approvals import answers_among, asked_approvals
 from turnlane.store.content import CALL
 from turnlane.store.entries import unfinished_calls
 from turnlane.store.payloads import OpenedLane
-from turnlane.store.rows import fetch, in_queue_order, load_ids, load_usage, select_active
+from turnlane.store.rows import active_runs, load_ids, load_usage
 from turnlane.store.tables import ADMISSION, CONVERSATION, LEDGER, RUN, SEGMENT, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged
 
@@ -94,7 +94,7 @@ def open_lane(
 
 
 def _load(connection: Connection, row: ConversationRow) -> OpenedLane:
-    active = _active(connection, row.id)
+    active = active_runs(connection, row.id)
     asked, asked_live = asked_approvals(connection, row.id) if row.version > 0 else ((), {})
     begun = _begun(active)
     progress = None if begun is None else _progress(connection, begun, asked_live.get(begun.id, ()))
@@ -123,13 +123,9 @@ def _begun(active: Sequence[RunRow]) -> RunRow | None:
     return live or next((run for run in active if run.execution_sequence is not None), None)
 
 
-def _active(connection: Connection, conversation_id: str) -> list[RunRow]:
-    return in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == conversation_id), RunRow))
-
-
 def load_queue(connection: Connection, conversation_id: str, after_run_id: str) -> tuple[tuple[LaneRun, ...], bool]:
     """Return the active runs behind one of them, in queue order; none if that one is not active."""
-    active = _active(connection, conversation_id)
+    active = active_runs(connection, conversation_id)
     place = next((place for place, run in enumerate(active) if run.id == after_run_id), len(active))
     return _within_budget(_lane_runs(connection, conversation_id, active[place + 1 :]), RUN_BYTES)
 

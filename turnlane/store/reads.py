@@ -11,7 +11,7 @@ from turnlane.records.runs import ACTIVE_STATES, Run, RunView, Snapshot
 from turnlane.store.content import gather, load_messages, select_content
 from turnlane.store.pages import check_limit, read_cursor, write_cursor
 from turnlane.store.payloads import MessagePage, StoredReceipt
-from turnlane.store.rows import fetch, in_queue_order, run_record, select_active
+from turnlane.store.rows import active_runs, fetch, in_queue_order, run_record
 from turnlane.store.statements import chunks, find_row
 from turnlane.store.tables import ADMISSION, MESSAGE, RUN, ConversationRow, RunRow
 
@@ -79,8 +79,7 @@ def list_active_runs(connection: Connection, conversation_id: str, tenant: str |
     """Return the active runs in queue order."""
     if find_visible(connection, conversation_id, tenant) is None:
         return ()
-    query = select_active(RUN.c.conversation_id == conversation_id)
-    return tuple(run_record(row) for row in in_queue_order(fetch(connection, query, RunRow)))
+    return tuple(run_record(row) for row in active_runs(connection, conversation_id))
 
 
 def list_messages(

@@ -114,6 +114,11 @@ def in_queue_order(rows: Sequence[RunRow]) -> list[RunRow]:
     return sorted(rows, key=_queue_key)
 
 
+def active_runs(connection: Connection, conversation_id: str) -> list[RunRow]:
+    """Return the active runs of a conversation, in queue order."""
+    return in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == conversation_id), RunRow))
+
+
 def _queue_key(row: RunRow) -> tuple[int, int, int]:
     if row.execution_sequence is not None:
         return (0, row.execution_sequence, row.admission_order)

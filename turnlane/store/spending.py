@@ -10,7 +10,7 @@ from turnlane.records.runs import ACTIVE_STATES
 from turnlane.records.spending import ConversationSpend, Tally
 from turnlane.records.usage import TOKEN_FIELDS, UNREPORTED, Usage, add_usage, stated
 from turnlane.store.reads import find_visible
-from turnlane.store.rows import fetch, in_queue_order, load_usage, select_active
+from turnlane.store.rows import active_runs, load_usage
 from turnlane.store.statements import find_row
 from turnlane.store.tables import RUN, ConversationRow, RunRow
 from turnlane.store.work import Work
@@ -64,8 +64,7 @@ def conversation_spend(connection: Connection, conversation_id: str, tenant: str
 
 def _active(connection: Connection, conversation_id: str) -> RunRow | None:
     """The active run that began to spend: a lane has at most one, in flight or waiting to go on."""
-    rows = in_queue_order(fetch(connection, select_active(RUN.c.conversation_id == conversation_id), RunRow))
-    return next((row for row in rows if row.execution_sequence is not None), None)
+    return next((row for row in active_runs(connection, conversation_id) if row.execution_sequence is not None), None)
 
 
 def _tally(connection: Connection, head: ConversationRow) -> Tally:
