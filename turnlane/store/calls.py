@@ -21,7 +21,6 @@ from turnlane.store.describe import describe_parts
 from turnlane.store.entries import mark_call
 from turnlane.store.fenced import (
     ONLY_RUNNING,
-    Fenced,
     advance,
     check_attempt,
     checkpoint_note,
@@ -95,7 +94,7 @@ def finish_call(
     fence, assistant_id = seated(fence, assistant_id, origin)
     row = _call(connection, fence, assistant_id, slot)
     if row.parts is not None:
-        return unchanged(Fenced(work, run))
+        return unchanged(work, run)
     if row.call_id != result.call_id:
         raise StoreIntegrityError("a result names another call than its slot", run_id=fence.run_id, slot=slot)
     check_decided(row, result.outcome)

@@ -16,21 +16,20 @@ from turnlane.records.ledger import LedgerKind
 from turnlane.records.mutations import MutationKind
 from turnlane.records.runs import Operation, RunState
 from turnlane.records.steps import Fence
-from turnlane.records.usage import UNREPORTED, UsageValue, add_usage
-from turnlane.store.delivery import OperationNote
+from turnlane.records.usage import UsageValue, add_usage
 from turnlane.store.fenced import (
     ALSO_ASKED_TO_STOP,
     ONLY_RUNNING,
     Fenced,
-    advance,
     check_run,
-    operation_json,
     stale,
+    tell_operation,
     unchanged,
     written,
 )
 from turnlane.store.payloads import CompactionFinish, CompactionStart, Written
 from turnlane.store.rows import dump_usage, load_usage
+from turnlane.store.spending import run_spent
 from turnlane.store.tables import LEDGER, RunRow
 
 _LOOKED_BACK = 256
@@ -40,11 +39,10 @@ def begin_compaction(connection: Connection, start: CompactionStart, now: dateti
     """Record that an attempt at a compaction calls a model. The same attempt again changes nothing."""
     work, run = _check(connection, start.fence, start.assistant_message_id, ONLY_RUNNING)
     if _last_id(run) == start.operation.operation_id:
-        return unchanged(Fenced(work, run))
-    if run.attempt_open:
-        run.usage = dump_usage(add_usage(load_usage(run.usage), UNREPORTED))
+        return unchanged(work, run)
+    run.usage = dump_usage(run_spent(run))
     run.attempt_open = True
-    _tell(Fenced(work, run), start.operation, now)
+    tell_operation(work, run, start.operation, now)
     return written(work, run, now)
 
 
@@ -54,10 +52,10 @@ def finish_compaction(connection: Connection, finish: CompactionFinish, now: dat
     if _last_id(run) != finish.operation.operation_id:
         raise stale(finish.fence)
     if not run.attempt_open:
-        return unchanged(Fenced(work, run))
+        return unchanged(work, run)
     run.attempt_open = False
     run.usage = dump_usage(add_usage(load_usage(run.usage), finish.usage))
-    _tell(Fenced(work, run), finish.operation, now)
+    tell_operation(work, run, finish.operation, now)
     work.record(LedgerKind.COMPACTION_FINISHED, now, finish.evidence)
     return written(work, run, now)
 
@@ -72,13 +70,6 @@ def _check(connection: Connection, fence: Fence, assistant_id: str, states: froz
 def _last_id(run: RunRow) -> str | None:
     last = Operation.model_validate_json(run.last_operation) if run.last_operation else None
     return last.operation_id if last is not None else None
-
-
-def _tell(fenced: Fenced, operation: Operation, now: datetime) -> None:
-    work, run = fenced
-    run.last_operation = operation.model_dump_json()
-    note = OperationNote(run_id=run.id, operation=operation)
-    advance(work, run, now, MutationKind.OPERATION, (note,), {"operation": operation_json(operation)})
 
 
 _LATEST = (LedgerKind.PROVIDER_RESPONSE, LedgerKind.TRANSITION)

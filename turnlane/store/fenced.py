@@ -28,6 +28,7 @@ from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_ev
 from turnlane.store.describe import describe_parts
 from turnlane.store.payloads import NewCall, StepFinish, StepStart, Written
 from turnlane.store.rows import dump_parts, dump_usage, load_usage
+from turnlane.store.spending import run_spent
 from turnlane.store.statements import change_row, find_row, insert_rows, new_row
 from turnlane.store.tables import SEGMENT, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work, find_conversation, refuse_purged
@@ -88,20 +89,17 @@ def begin_step(connection: Connection, start: StepStart, now: datetime) -> Writt
     if (fence.step, fence.attempt) < current:
         raise stale(fence)
     if (fence.step, fence.attempt) == current:
-        return unchanged(fenced=Fenced(work, run))
-    if run.attempt_open:
-        run.usage = dump_usage(add_usage(load_usage(run.usage), UNREPORTED))
+        return unchanged(work, run)
+    run.usage = dump_usage(run_spent(run))
     _clear_step(work, run, fence.step)
     run.fence_step, run.fence_attempt, run.attempt_open = fence.step, fence.attempt, True
     run.steps_done = min(run.steps_done, fence.step)
     run.fence_model = start.model
-    run.last_operation = start.operation.model_dump_json()
     if start.prepared is not None:
         run.prepared = start.prepared.model_dump_json(exclude_defaults=True)
     if start.seed is not None:
         plant(work, start.seed, now)
-    note = OperationNote(run_id=run.id, operation=start.operation)
-    advance(work, run, now, MutationKind.OPERATION, (note,), {"operation": operation_json(start.operation)})
+    tell_operation(work, run, start.operation, now)
     if start.catalog is not None:
         work.record(LedgerKind.CATALOG_STEP, now, start.catalog)
     work.record(LedgerKind.PROVIDER_REQUEST, now, start.evidence)
@@ -138,19 +136,10 @@ def checkpoint(
     if not run.attempt_open:
         raise stale(fence)
     _write_draft(work, run, fence.step, tuple(parts), now)
-    notes: tuple[Note, ...] = ()
-    if operation is not None:
-        run.last_operation = operation.model_dump_json()
-        notes = (OperationNote(run_id=run.id, operation=operation),)
+    notes = () if operation is None else (_operation_note(run, operation),)
     draft = describe_parts(assistant_id, MessageStatus.STREAMING, tuple(parts))
-    advance(
-        work,
-        run,
-        now,
-        MutationKind.CHECKPOINT,
-        (*notes, checkpoint_note(run)),
-        {"step": fence.step, "assistant": draft},
-    )
+    effect: JsonObject = {"step": fence.step, "assistant": draft}
+    advance(work, run, now, MutationKind.CHECKPOINT, (*notes, checkpoint_note(run)), effect)
     return written(work, run, now)
 
 
@@ -159,7 +148,7 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
     fence = finish.fence
     work, run = check_attempt(connection, fence, finish.assistant_message_id, ALSO_ASKED_TO_STOP)
     if not run.attempt_open:
-        return unchanged(fenced=Fenced(work, run))
+        return unchanged(work, run)
     parts = finish.parts if finish.keep_parts else ()
     _write_draft(work, run, fence.step, parts, now)
     if finish.keep_parts:
@@ -168,10 +157,9 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
         _insert_calls(work, run, fence.step, finish.calls)
     run.attempt_open = False
     run.usage = dump_usage(add_usage(load_usage(run.usage), _spent(finish)))
-    run.last_operation = finish.operation.model_dump_json()
-    notes = (OperationNote(run_id=run.id, operation=finish.operation), checkpoint_note(run))
+    notes = (_operation_note(run, finish.operation), checkpoint_note(run))
     draft = describe_parts(finish.assistant_message_id, MessageStatus.STREAMING, parts)
-    payload: JsonObject = {"step": fence.step, "assistant": draft, "operation": operation_json(finish.operation)}
+    payload: JsonObject = {"step": fence.step, "assistant": draft, "operation": _operation_json(finish.operation)}
     advance(work, run, now, MutationKind.CHECKPOINT, notes, payload)
     work.record(LedgerKind.PROVIDER_RESPONSE, now, finish.evidence)
     return written(work, run, now)
@@ -218,7 +206,19 @@ def _insert_calls(work: Work, run: RunRow, step: int, calls: Sequence[NewCall]) 
     insert_rows(work.connection, SegmentRow, *rows)
 
 
-def operation_json(operation: Operation) -> JsonObject:
+def tell_operation(work: Work, run: RunRow, operation: Operation, now: datetime) -> None:
+    """Make an operation the run's last one, as a transition of its own."""
+    note = _operation_note(run, operation)
+    advance(work, run, now, MutationKind.OPERATION, (note,), {"operation": _operation_json(operation)})
+
+
+def _operation_note(run: RunRow, operation: Operation) -> OperationNote:
+    """Make an operation the run's last one, and return what watchers are told of it."""
+    run.last_operation = operation.model_dump_json()
+    return OperationNote(run_id=run.id, operation=operation)
+
+
+def _operation_json(operation: Operation) -> JsonObject:
     return operation.model_dump(mode="json", exclude_none=True)
 
 
@@ -248,6 +248,6 @@ def written(work: Work, run: RunRow, now: datetime) -> Written:
     return Written(version=work.head.version, revision=run.revision, events=events)
 
 
-def unchanged(fenced: Fenced) -> Written:
+def unchanged(work: Work, run: RunRow) -> Written:
     """Say where the run stands, for a repeat that has nothing left to write."""
-    return Written(version=fenced.work.head.version, revision=fenced.run.revision)
+    return Written(version=work.head.version, revision=run.revision)
