@@ -35,7 +35,7 @@ from turnlane.records.messages import (
     ToolOutcome,
 )
 from turnlane.records.steps import Fence
-from turnlane.store.content import MODEL, gather, load_messages, select_content
+from turnlane.store.content import CALLS_OF_STEP, MODEL, gather, load_messages, select_content
 from turnlane.store.pages import check_limit
 from turnlane.store.rows import load_ids, load_parts
 from turnlane.store.statements import Key, chunks, find_row
@@ -110,11 +110,7 @@ _UNFINISHED = select(SEGMENT).where(
 )
 
 _OPEN_SIBLINGS = select(SEGMENT.c.approval_id, SEGMENT.c.approval, SEGMENT.c.approval_expires_at).where(
-    SEGMENT.c.conversation_id == bindparam("conversation_id"),
-    SEGMENT.c.message_id == bindparam("message_id"),
-    SEGMENT.c.step == bindparam("step"),
-    SEGMENT.c.approval_id.is_not(None),
-    SEGMENT.c.parts.is_(None),
+    *CALLS_OF_STEP, SEGMENT.c.approval_id.is_not(None), SEGMENT.c.parts.is_(None)
 )
 
 _CONTEXT_OF_ASKING = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pydantic import JsonValue
-from sqlalchemy import Connection, bindparam, case, func, select
+from sqlalchemy import Connection, case, func, select
 
 from turnlane.records.approvals import CallOrigin
 from turnlane.records.base import JsonObject
@@ -16,7 +16,7 @@ from turnlane.records.mutations import MutationKind
 from turnlane.records.steps import Fence
 from turnlane.store.approvals import check_decided, seated
 from turnlane.store.blobs import put_blob
-from turnlane.store.content import CALL
+from turnlane.store.content import CALL, CALLS_OF_STEP
 from turnlane.store.describe import describe_parts
 from turnlane.store.entries import mark_call
 from turnlane.store.fenced import (
@@ -36,12 +36,7 @@ from turnlane.store.work import Work
 
 _RESULTS = select(
     func.count().label("calls"), func.sum(case((SEGMENT.c.parts.is_(None), 0), else_=1)).label("results")
-).where(
-    SEGMENT.c.conversation_id == bindparam("conversation_id"),
-    SEGMENT.c.message_id == bindparam("message_id"),
-    SEGMENT.c.step == bindparam("step"),
-    SEGMENT.c.kind == CALL,
-)
+).where(*CALLS_OF_STEP)
 
 
 def begin_call(

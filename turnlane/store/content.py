@@ -20,6 +20,14 @@ CONTROL = "control"
 CONTROL_STEP = 2**31 - 1
 """The step of a control part: behind every other."""
 
+CALLS_OF_STEP = (
+    SEGMENT.c.conversation_id == bindparam("conversation_id"),
+    SEGMENT.c.message_id == bindparam("message_id"),
+    SEGMENT.c.step == bindparam("step"),
+    SEGMENT.c.kind == CALL,
+)
+"""The segments of the calls that one step asked for: given conversation, message and step."""
+
 
 class Segment(NamedTuple):
     """One piece of content. `parts` is None on a call that has no result yet."""

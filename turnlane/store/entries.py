@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from turnlane.records.durable import CALL_ENTRY, DurableEntry, EntryKind, SuspendedCall, call_scope
 from turnlane.records.steps import Fence
-from turnlane.store.content import CALL
+from turnlane.store.content import CALLS_OF_STEP
 from turnlane.store.statements import change_row, find_row, insert_rows, new_row
 from turnlane.store.tables import DURABLE_ENTRY, SEGMENT, DurableEntryRow
 
@@ -18,13 +18,7 @@ _OF_SCOPE = select(DURABLE_ENTRY.c.kind, DURABLE_ENTRY.c.name, DURABLE_ENTRY.c.e
 
 _OPEN_CALLS = (
     select(SEGMENT.c.step, SEGMENT.c.tool_name, SEGMENT.c.call_id)
-    .where(
-        SEGMENT.c.conversation_id == bindparam("conversation_id"),
-        SEGMENT.c.message_id == bindparam("message_id"),
-        SEGMENT.c.step == bindparam("step"),
-        SEGMENT.c.kind == CALL,
-        SEGMENT.c.parts.is_(None),
-    )
+    .where(*CALLS_OF_STEP, SEGMENT.c.parts.is_(None))
     .order_by(SEGMENT.c.slot)
 )
 

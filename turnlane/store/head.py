@@ -28,7 +28,7 @@ from turnlane.records.messages import ToolApprovalResponsePart
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
 from turnlane.records.steps import RUNS_CALLS
 from turnlane.store.approvals import answers_among, asked_approvals
-from turnlane.store.content import CALL
+from turnlane.store.content import CALLS_OF_STEP
 from turnlane.store.entries import unfinished_calls
 from turnlane.store.payloads import OpenedLane
 from turnlane.store.rows import active_runs, load_ids, load_usage
@@ -42,12 +42,7 @@ RUN_BYTES = 48 * KIB
 RECEIPT_BYTES = 48 * KIB
 RECEIPTS = 512
 
-_CALLS_OF_STEP = select(SEGMENT.c.slot).where(
-    SEGMENT.c.conversation_id == bindparam("conversation_id"),
-    SEGMENT.c.message_id == bindparam("message_id"),
-    SEGMENT.c.step == bindparam("step"),
-    SEGMENT.c.kind == CALL,
-)
+_CALLS_OF_STEP = select(SEGMENT.c.slot).where(*CALLS_OF_STEP)
 
 _LAST_RESPONSES = (
     select(LEDGER.c.payload)
