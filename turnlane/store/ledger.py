@@ -14,11 +14,10 @@ from turnlane.records.events import DurableEvent
 from turnlane.records.ledger import LedgerEvent, LedgerPage
 from turnlane.store.delivery import CheckpointNote, Told, load_notes, make_events
 from turnlane.store.pages import check_limit
-from turnlane.store.reads import find_visible
+from turnlane.store.reads import find_known, find_visible
 from turnlane.store.rows import load_object, select_active
 from turnlane.store.spending import count_spend, spent_without_run
-from turnlane.store.statements import find_row
-from turnlane.store.tables import LEDGER, RUN, ConversationRow
+from turnlane.store.tables import LEDGER, RUN
 from turnlane.store.work import KNOWN_KINDS, Work, create_conversation, find_conversation
 
 
@@ -94,12 +93,8 @@ def _check_bounds(from_seq: int | None, to_seq: int | None) -> None:
 
 def last_seq(connection: Connection, conversation_id: str, tenant: str | None) -> int:
     """Return the seq of the last event; 0 for a conversation that has none, or that the tenant may not see."""
-    # Refusals are written down before anything is committed, where `find_visible` sees no conversation yet.
-    head = (
-        find_row(connection, ConversationRow, conversation_id)
-        if tenant is None
-        else find_visible(connection, conversation_id, tenant)
-    )
+    # Refusals are written down before anything is committed.
+    head = find_known(connection, conversation_id, tenant)
     return head.ledger_seq if head is not None else 0
 
 

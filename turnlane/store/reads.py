@@ -24,6 +24,14 @@ def find_visible(connection: Connection, conversation_id: str, tenant: str | Non
     return head
 
 
+def find_known(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationRow | None:
+    """Return a conversation also if nothing was committed yet: it has a ledger before that. With a tenant, only one
+    of its own; before the first commit it is nobody's."""
+    if tenant is None:
+        return find_row(connection, ConversationRow, conversation_id)
+    return find_visible(connection, conversation_id, tenant)
+
+
 def load_snapshot(connection: Connection, conversation_id: str, tenant: str | None) -> Snapshot:
     """Return the active history in causal order, and the runs it belongs to."""
     head = find_visible(connection, conversation_id, tenant)

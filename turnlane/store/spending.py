@@ -9,9 +9,8 @@ from turnlane.records.ledger import SPENT, LedgerKind
 from turnlane.records.runs import ACTIVE_STATES
 from turnlane.records.spending import ConversationSpend, Tally
 from turnlane.records.usage import TOKEN_FIELDS, UNREPORTED, Usage, add_usage, stated
-from turnlane.store.reads import find_visible
+from turnlane.store.reads import find_known
 from turnlane.store.rows import active_runs, load_usage
-from turnlane.store.statements import find_row
 from turnlane.store.tables import RUN, ConversationRow, RunRow
 from turnlane.store.work import Work
 
@@ -41,10 +40,8 @@ def spent_without_run(kind: str, payload: JsonObject) -> Usage | None:
 
 def conversation_spend(connection: Connection, conversation_id: str, tenant: str | None) -> ConversationSpend:
     """Return the total of the ended runs, and what the run in flight spent. Nothing for an unknown conversation."""
-    head = find_visible(connection, conversation_id, tenant)
-    if head is None and tenant is None:
-        # One that is nobody's yet may have completions.
-        head = find_row(connection, ConversationRow, conversation_id)
+    # Completions may be spent before anything is committed.
+    head = find_known(connection, conversation_id, tenant)
     if head is None:
         return ConversationSpend(conversation_id=conversation_id, total=stated(None))
     tally = _tally(connection, head)
