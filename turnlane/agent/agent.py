@@ -176,9 +176,9 @@ class Agent:
     @property
     def model_key(self) -> str | None:
         """The key of the agent's own model, if it has a registry."""
-        if isinstance(self.model, str) or self.models is None:
-            return self.model if isinstance(self.model, str) else None
-        return self.models.key_of(self.model)
+        if isinstance(self.model, str):
+            return self.model
+        return None if self.models is None else self.models.key_of(self.model)
 
     def described(self, key: str | None) -> ModelDescriptor | None:
         """What is known of the model under a key, None for the agent's own; None without a registry."""

@@ -43,7 +43,7 @@ class ApprovalKeys:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> ApprovalKeys | None:
         """Return the keys of `TURNLANE_APPROVAL_KEYS`, `id:base64` pairs with commas between them; None without it."""
-        given = (os.environ if environment is None else environment).get("TURNLANE_APPROVAL_KEYS", "")
+        given = (os.environ if environment is None else environment).get(VARIABLE, "")
         if not given.strip():
             return None
         keys: dict[str, bytes] = {}
