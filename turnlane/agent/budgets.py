@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Literal, get_args
+from typing import Literal
 
+from turnlane.agent.given import one_of
 from turnlane.agent.prices import Amount, exact_amount
 from turnlane.records.spending import ConversationSpend
 from turnlane.records.usage import CostValue, Usage
@@ -47,8 +48,7 @@ class SpendLimits:
             raise ValueError("spend limits limit something")
         if any(limit is not None and Decimal(limit) <= 0 for limit in limits):
             raise ValueError("a spend limit is more than zero")
-        if self.on_unknown not in get_args(OnUnknown):
-            raise ValueError("on_unknown is refuse or warn")
+        one_of("on_unknown", self.on_unknown, OnUnknown)
 
     @property
     def of_conversation(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from turnlane.agent.given import one_of
 from turnlane.agent.prompt import Instructions, RenderedSection
 from turnlane.records.base import JsonObject, derived_id
 from turnlane.records.prompt import ProviderOptions, SystemText, ToolSpec
@@ -32,10 +33,10 @@ class PromptCache:
     key: CacheKey | None = "conversation"
 
     def __post_init__(self) -> None:
-        if self.ttl is not None and self.ttl not in get_args(CacheTtl):
-            raise ValueError(f"ttl is one of {', '.join(get_args(CacheTtl))}")
-        if self.key is not None and self.key not in get_args(CacheKey):
-            raise ValueError(f"key is one of {', '.join(get_args(CacheKey))}")
+        if self.ttl is not None:
+            one_of("ttl", self.ttl, CacheTtl)
+        if self.key is not None:
+            one_of("key", self.key, CacheKey)
 
     def adapt(self, given: Instructions) -> tuple[SystemText, ...]:
         """Return the instructions with a breakpoint behind the last stable section. An `adapt_instructions`."""

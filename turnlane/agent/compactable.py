@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import NamedTuple
 
+from turnlane.agent.given import whole_number
 from turnlane.agent.turns import group_turns, lapsed_questions
 from turnlane.records.messages import FailedAssistant, Message, Role
 from turnlane.records.runs import Run
@@ -45,7 +46,7 @@ def select_compactable_history(
     `compactable + retained` is everything but the leading summary, in order. Raises TypeError for a
     `keep_recent_turns` that is no integer, ValueError for one below 0.
     """
-    _check(keep_recent_turns)
+    whole_number("keep_recent_turns", keep_recent_turns)
     leading = messages[0] if messages and messages[0].role is Role.SUMMARY else None
     rest = messages[1:] if leading is not None else messages
     active = _messages_of_active(runs)
@@ -57,13 +58,6 @@ def select_compactable_history(
     old = settled[: max(len(settled) - keep_recent_turns, 0)]
     size = [message.id for message in rest].index(old[-1].ids[-1]) + 1 if old else 0
     return CompactableHistory(leading, tuple(rest[:size]), tuple(rest[size:]), len(settled))
-
-
-def _check(keep_recent_turns: object) -> None:
-    if not isinstance(keep_recent_turns, int) or isinstance(keep_recent_turns, bool):
-        raise TypeError("keep_recent_turns is an integer")
-    if keep_recent_turns < 0:
-        raise ValueError("keep_recent_turns is at least 0")
 
 
 def _messages_of_active(runs: Iterable[Run]) -> set[str]:

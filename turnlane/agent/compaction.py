@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from turnlane.agent.given import whole_number
 from turnlane.agent.models import Model
 from turnlane.agent.transcript import transcript
 from turnlane.records.lane import CompactionFacts
@@ -146,10 +147,9 @@ class Compaction:
     characters_per_call: int = 200_000
 
     def __post_init__(self) -> None:
-        if isinstance(self.keep_recent_turns, bool) or not isinstance(self.keep_recent_turns, int):
-            raise TypeError("keep_recent_turns is an integer")
-        if self.keep_recent_turns < 1 or self.max_attempts < 1:
-            raise ValueError("keep_recent_turns and max_attempts are at least 1")
+        whole_number("keep_recent_turns", self.keep_recent_turns, least=1)
+        if self.max_attempts < 1:
+            raise ValueError("max_attempts is at least 1")
         if self.seconds <= 0 or self.characters_per_call < 1:
             raise ValueError("seconds and characters_per_call are positive")
         if any(limit is not None and limit < 1 for limit in (self.tokens, self.turns)):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from turnlane.agent.given import one_of, whole_number
 from turnlane.agent.tokens import CountGiven, TokenCounter, as_count
 from turnlane.records.tokens import UNKNOWN_COUNT, TokenCount, add_counts, computed_count
 from turnlane.records.turns import ContextDecision
 
 Oversize = Literal["compact", "refuse", "select"]
+PromptOversize = Literal["compact", "refuse"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +27,12 @@ class PromptBudget:
     attachments: CountGiven = 0
     provider_overhead: CountGiven = 0
     history: TokenCount = UNKNOWN_COUNT
-    oversize: Literal["compact", "refuse"] = "compact"
+    oversize: PromptOversize = "compact"
 
     def __post_init__(self) -> None:
         whole_number("context_window", self.context_window)
         whole_number("reserved_output", self.reserved_output)
-        if self.oversize not in ("compact", "refuse"):
-            raise ValueError("oversize is compact or refuse")
+        one_of("oversize", self.oversize, PromptOversize)
 
     def available_history(self, instructions: TokenCount) -> int | None:
         """What is left for the history: signed, and None where a figure is unknown."""
@@ -43,15 +44,6 @@ class PromptBudget:
         """What is taken beside the instructions: output, tool schemas, attachments, overhead."""
         given = (self.tool_schemas, self.attachments, self.provider_overhead)
         return (computed_count(self.reserved_output), *(as_count(figure) for figure in given))
-
-
-def whole_number(name: str, value: object) -> int:
-    """Return a whole number from 0. Raises TypeError for anything but an int, ValueError for a negative one."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is a whole number")
-    if value < 0:
-        raise ValueError(f"{name} is not negative")
-    return value
 
 
 def decide_context(available: int | None, history: TokenCount, *, compacts: bool) -> ContextDecision:
@@ -91,8 +83,7 @@ class ContextBudget:
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name))
         whole_number("keep_recent_turns", self.keep_recent_turns)
-        if self.oversize not in get_args(Oversize):
-            raise ValueError(f"oversize is one of {', '.join(get_args(Oversize))}")
+        one_of("oversize", self.oversize, Oversize)
         for figure in (self.tool_schemas, self.attachments, self.provider_overhead):
             if figure is not None:
                 as_count(figure)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from turnlane.agent.given import one_of
 from turnlane.records.messages import FailedAssistant, FilePart, Message
 from turnlane.records.prompt import PromptMessage
 
@@ -108,5 +109,4 @@ class HistoryOptions:
             "incomplete_tool_turn": IncompleteToolTurn,
         }
         for name, choice in choices.items():
-            if getattr(self, name) not in get_args(choice):
-                raise ValueError(f"{name} is one of {', '.join(get_args(choice))}")
+            one_of(name, getattr(self, name), choice)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from turnlane.agent.context import PromptBudget, decide_context
+from turnlane.agent.given import one_of
 from turnlane.agent.tokens import CountGiven, as_count
 from turnlane.records.base import JsonObject, clean_text
 from turnlane.records.prompt import SystemText
@@ -34,8 +35,7 @@ class SectionContext:
     event: PromptEvent = "turn.started"
 
     def __post_init__(self) -> None:
-        if self.event not in get_args(PromptEvent):
-            raise ValueError(f"event is one of {', '.join(get_args(PromptEvent))}")
+        one_of("event", self.event, PromptEvent)
 
 
 Render = Callable[[SectionContext], str | Awaitable[str]]
@@ -60,8 +60,8 @@ class PromptSection:
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128:
             raise ValueError("a section's name has 1 to 128 characters")
-        if self.stability not in get_args(Stability) or self.role not in get_args(SectionRole):
-            raise ValueError("a section is stable or dynamic, and of the system or the user")
+        one_of("a section's stability", self.stability, Stability)
+        one_of("a section's role", self.role, SectionRole)
 
 
 @dataclass(frozen=True, kw_only=True)

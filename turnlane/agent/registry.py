@@ -18,6 +18,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from turnlane.agent.given import one_of
 from turnlane.agent.models import Model
 from turnlane.agent.prices import Prices
 from turnlane.records.base import Name, Record, Timestamp
@@ -59,8 +60,7 @@ class ModelDescriptor:
             raise ValueError("a context window has at least one token")
         if isinstance(self.capabilities, str) or set(self.capabilities) - CAPABILITIES:
             raise ValueError(f"capabilities are some of {', '.join(sorted(CAPABILITIES))}")
-        if self.availability not in get_args(Availability):
-            raise ValueError("a model is available or unavailable")
+        one_of("availability", self.availability, Availability)
         if self.observed_at is not None and self.observed_at.tzinfo is None:
             raise ValueError("observed_at has a time zone")
         if isinstance(self.aliases, str):

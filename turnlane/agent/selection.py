@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from turnlane.agent.context import whole_number
+from turnlane.agent.given import whole_number
 from turnlane.agent.tokens import CountGiven, as_count
 from turnlane.agent.turns import BESIDE, Turn, group_turns, lapsed_questions
 from turnlane.records.messages import FailedAssistant, Message, Role, is_speakable
