@@ -8,7 +8,6 @@ sleep, an event that has not come) unwinds the body; the lane holds the wait.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from turnlane.agent.answered import answered
 from turnlane.agent.durable import Body, EffectResult, EffectStatus, LeavesBody
 from turnlane.agent.tools import ToolCancelled, ToolContext, ToolError
 from turnlane.records.base import JsonObject, Name, RecordId
@@ -112,7 +112,7 @@ class Journal:
             return found
         self._check_stop()
         with _nested():
-            text = _encoded(await _settled(body()), "STEP_NOT_JSON", "a step returned what is not lossless JSON")
+            text = _encoded(await answered(body()), "STEP_NOT_JSON", "a step returned what is not lossless JSON")
         return await self._record(key, text, LedgerKind.DURABLE_STEP, {"bytes": len(text)})
 
     # --- waits ----------------------------------------------------------------------------------
@@ -304,16 +304,12 @@ def _checked(name: str, kind: TypeAdapter[str] = _ID) -> str:
         raise ValueError("a name is 1 to 256 characters (of an event, 128) and no control characters") from None
 
 
-async def _settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
 async def _proof_of(ask: Body, timeout: float | None) -> Any:
     """Return what `run` or `reconcile` says. Whatever it raises leaves open whether the effect happened."""
     try:
         with _nested():
             async with asyncio.timeout(timeout):
-                return await _settled(ask())
+                return await answered(ask())
     except Exception:
         raise ToolError("EFFECT_UNRESOLVED", "whether the effect happened could not be found out") from None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from turnlane.agent.answered import answered
 from turnlane.records.approvals import MAX_REASON_CHARACTERS, PendingApproval
 from turnlane.records.base import Json, JsonObject, clean_text
 
@@ -104,15 +104,13 @@ class Approvals:
             return NOT_APPLICABLE
         if isinstance(policy, str):
             return _ruling(policy)
-        answer = policy(question)
-        return _ruling(await answer if inspect.isawaitable(answer) else answer)
+        return _ruling(await answered(policy(question)))
 
     async def permits(self, response: ApprovalResponse) -> bool:
         """Whether a responder may answer. Raises whatever the hook raises, `ResponseRejected` included."""
         if self.authorize is None:
             return True
-        answer = self.authorize(response)
-        return bool(await answer if inspect.isawaitable(answer) else answer)
+        return bool(await answered(self.authorize(response)))
 
     def _policy_of(self, tool: str, own: ToolPolicy | None) -> ToolPolicy | None:
         if self.policy is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from turnlane.agent.answered import answered
 from turnlane.agent.tool_context import ToolContext
 from turnlane.records.base import Json, JsonObject
 
@@ -32,7 +32,7 @@ class CallHooks:
         """Return the arguments to go by. Raises TypeError for a replacement that is no object."""
         if self.before is None or not isinstance(given, dict):
             return given
-        found = await _settled(self.before(ctx, tool_name, given))
+        found = await answered(self.before(ctx, tool_name, given))
         if found is not None and not isinstance(found, dict):
             raise TypeError("before_call returned something other than an object or None")
         return given if found is None else found
@@ -40,16 +40,12 @@ class CallHooks:
     async def tell_started(self, ctx: ToolContext, tool_name: str) -> None:
         """Tell that the tool is about to run."""
         if self.started is not None:
-            await _settled(self.started(ctx, tool_name))
+            await answered(self.started(ctx, tool_name))
 
     async def tell_returned(self, ctx: ToolContext, tool_name: str, result: Any) -> None:
         """Tell what the tool returned."""
         if self.returned is not None:
-            await _settled(self.returned(ctx, tool_name, result))
+            await answered(self.returned(ctx, tool_name, result))
 
 
 NO_HOOKS = CallHooks()
-
-
-async def _settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
+from turnlane.agent.answered import answered
 from turnlane.agent.models import OpenAIChatModel
 from turnlane.agent.prices import Prices
 from turnlane.agent.registry import Capability, ModelDescriptor
@@ -44,22 +44,17 @@ async def gather_models(primary: Feed, secondary: Mapping[str, Feed] | None = No
     models that only it knows are left out. What the primary raises is raised; a secondary that fails is left out
     and named.
     """
-    models = dict(await _asked(primary))
+    models = dict(await answered(primary()))
     failed: list[str] = []
     for name, feed in (secondary or {}).items():
         try:
-            more = await _asked(feed)
+            more = await answered(feed())
         except Exception as error:
             logger.warning("the feed %s of models failed with %s", name, type(error).__name__)
             failed.append(f"{name}: {type(error).__name__}")
             continue
         models = {key: _filled(found, more.get(key)) for key, found in models.items()}
     return GatheredModels(models, "partial" if failed else "complete", tuple(failed))
-
-
-async def _asked(feed: Feed) -> Models:
-    answer = feed()
-    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _filled(found: ModelDescriptor, more: ModelDescriptor | None) -> ModelDescriptor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from turnlane.agent.answered import answered
 from turnlane.agent.context import PromptBudget, decide_context
 from turnlane.agent.given import one_of
 from turnlane.agent.tokens import CountGiven, as_count
@@ -161,7 +161,7 @@ def _decision(budget: PromptBudget | None, free: int | None) -> ContextDecision:
 
 async def _rendered(section: PromptSection, context: SectionContext, fallback: Estimate | None) -> RenderedSection:
     given = section.render if isinstance(section.render, str) else section.render(context)
-    text = clean_text(await given if inspect.isawaitable(given) else given)
+    text = clean_text(await answered(given))
     return RenderedSection(
         name=section.name,
         stability=section.stability,
@@ -174,16 +174,14 @@ async def _rendered(section: PromptSection, context: SectionContext, fallback: E
 async def _counted(text: str, estimate: Estimate | None) -> TokenCount:
     if estimate is None:
         return UNKNOWN_COUNT
-    count = estimate(text)
-    return as_count(await count if inspect.isawaitable(count) else count)
+    return as_count(await answered(estimate(text)))
 
 
 async def _adapted(system: tuple[RenderedSection, ...], adapt: AdaptInstructions | None) -> tuple[SystemText, ...]:
     text = "\n\n".join(section.text for section in system)
     if adapt is None:
         return (SystemText(text=text),)
-    adapted = adapt(Instructions(text, system))
-    return _system_texts(await adapted if inspect.isawaitable(adapted) else adapted)
+    return _system_texts(await answered(adapt(Instructions(text, system))))
 
 
 def _system_texts(adapted: Adapted) -> tuple[SystemText, ...]:

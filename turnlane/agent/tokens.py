@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from turnlane.agent.answered import answered
 from turnlane.agent.models import Model
 from turnlane.records.base import canonical_json
 from turnlane.records.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
@@ -68,8 +68,7 @@ class TextCounter:
         return add_counts([await self._one(text) for text in prompt_texts(prompt)])
 
     async def _one(self, text: str) -> TokenCount:
-        count = self._function(text)
-        return as_count(await count if inspect.isawaitable(count) else count)
+        return as_count(await answered(self._function(text)))
 
 
 class TiktokenCounter:

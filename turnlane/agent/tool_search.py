@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from turnlane.agent.answered import answered
 from turnlane.agent.tool_context import ToolContext
 from turnlane.agent.tool_ranking import ranked
 from turnlane.agent.tools import Tool, tool
@@ -179,8 +179,7 @@ async def _proposed(shelf: Shelf, search: SearchTool, ctx: ToolContext, query: s
     question = SelectQuestion(
         query=query, manifest=shelf.manifest, context=ctx.context, run_id=ctx.run_id, surface=shelf.key
     )
-    answer = search.select(question)
-    names = await answer if inspect.isawaitable(answer) else answer
+    names = await answered(search.select(question))
     if isinstance(names, str):
         raise TypeError("a selector returns names, not one name")
     return list(names)

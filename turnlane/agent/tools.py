@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from pydantic import ValidationError
 
+from turnlane.agent.answered import answered
 from turnlane.agent.approvals import ToolPolicy, check_tool_policy
 from turnlane.agent.call_hooks import NO_HOOKS, CallHooks
 from turnlane.agent.tool_arguments import bind_arguments
@@ -199,8 +200,7 @@ def _being_cancelled() -> bool:
 async def _call(function: Callable[..., Any], bound: dict[str, Any], cancelled: Cancellation) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**bound)
-    result = await _in_thread(function, bound, cancelled)
-    return await result if inspect.isawaitable(result) else result
+    return await answered(await _in_thread(function, bound, cancelled))
 
 
 async def _in_thread(function: Callable[..., Any], bound: dict[str, Any], cancelled: Cancellation) -> Any:
