@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from turnlane.agent.files import Upload
 from turnlane.client.cli.send import read_upload
-from turnlane.client.cli.wording import call_words, cost_words, question_words, short_id, usage_words
+from turnlane.client.cli.wording import call_words, code_mark, question_words, short_id, unknown_words, usage_words
 from turnlane.records.admissions import Policy
 from turnlane.records.approvals import PendingApproval
 from turnlane.records.compaction import CompactionResult
@@ -156,8 +156,8 @@ class Commands:
         chat = self._chat
         reply = await chat.client.compact(chat.conversation_id, force=force)
         chat.out.record({"ok": True, "conversation_id": chat.conversation_id, **reply.model_dump(mode="json")})
-        code = f" ({reply.failure.code or reply.failure.failure_class.value})" if reply.failure is not None else ""
-        chat.out.say(f"compaction: {_OUTCOMES[reply.outcome or CompactionResult.FAILED]}{code}", "dim")
+        outcome = _OUTCOMES[reply.outcome or CompactionResult.FAILED]
+        chat.out.say(f"compaction: {outcome}{code_mark(reply.failure)}", "dim")
 
     async def _spend(self, _: str) -> None:
         chat = self._chat
@@ -167,7 +167,7 @@ class Commands:
         chat.out.record(spent)
         chat.out.say(f"{spent.runs} ended runs: {usage_words(spent.total)}")
         if spent.missing and spent.costs:
-            chat.out.say(f"of {spent.missing} nobody knows the cost; known: {cost_words(spent.costs)}", "dim")
+            chat.out.say(unknown_words(spent), "dim")
         if spent.active is not None:
             chat.out.say(f"the answer in flight: {usage_words(spent.active)}")
 

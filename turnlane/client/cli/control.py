@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from turnlane.client.cli.send import ConversationId
 from turnlane.client.cli.verbs import Session, verb
+from turnlane.client.cli.wording import code_mark
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.errors import InvalidInputError
 
@@ -72,8 +73,7 @@ async def compact(
         reply = await client.compact(conversation_id, force=force)
     session.out.record({"ok": True, "conversation_id": conversation_id, **reply.model_dump(mode="json")})
     outcome = (reply.outcome or CompactionResult.FAILED).value.replace("_", " ")
-    code = f" ({reply.failure.code or reply.failure.failure_class.value})" if reply.failure is not None else ""
-    session.out.say(f"{outcome}: {conversation_id}{code}")
+    session.out.say(f"{outcome}: {conversation_id}{code_mark(reply.failure)}")
 
 
 async def purge(

@@ -19,7 +19,7 @@ import turnlane.records
 from turnlane.client.cli.send import ConversationId
 from turnlane.client.cli.telling import answering_models, tell_messages, tell_run
 from turnlane.client.cli.verbs import Session, verb
-from turnlane.client.cli.wording import cost_words, operation_words, question_words, usage_words
+from turnlane.client.cli.wording import cost_words, moment, operation_words, question_words, unknown_words, usage_words
 from turnlane.client.client import Turnlane
 from turnlane.records.approvals import PendingApproval
 from turnlane.records.errors import InvalidInputError, RunNotFoundError
@@ -140,7 +140,7 @@ async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = N
     session.out.table(
         ("conversation", "agent", "tenant", "version", "active", "updated"),
         (
-            (line.conversation_id, line.agent, line.tenant, line.version, line.active_runs, f"{line.updated_at:%F %TZ}")
+            (line.conversation_id, line.agent, line.tenant, line.version, line.active_runs, moment(line.updated_at))
             for line in page.items
         ),
     )
@@ -157,7 +157,7 @@ async def spend(session: Session, conversation_id: ConversationId) -> None:
         rows.append((f"run {spent.active_run_id}", spent.active))
     session.out.table(("what", "input", "output", "cost"), (_spend_row(*row) for row in rows))
     if spent.missing:
-        session.out.say(f"of {spent.missing} nobody knows the cost; known: {cost_words(spent.costs)}", "dim")
+        session.out.say(unknown_words(spent), "dim")
 
 
 def _spend_row(name: str, usage: Usage) -> tuple[str, int | None, int | None, str | None]:

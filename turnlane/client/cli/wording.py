@@ -19,6 +19,7 @@ from turnlane.records.messages import (
     ToolResultPart,
 )
 from turnlane.records.runs import Failure, FailureClass, Operation, TerminalReason
+from turnlane.records.spending import ConversationSpend
 from turnlane.records.usage import CostValue, Usage
 
 LONGEST_VALUE = 200
@@ -62,6 +63,11 @@ def failure_words(failure: Failure) -> str:
     facts = f" ({', '.join(known)})" if known else ""
     after = failure.retry_after_seconds
     return f"{failure.failure_class.value}{facts}{'' if after is None else f', not again before {after:g} s'}"
+
+
+def code_mark(failure: Failure | None) -> str:
+    """What is put behind the name of an outcome: the code of what went wrong, else its class; nothing without one."""
+    return "" if failure is None else f" ({failure.code or failure.failure_class.value})"
 
 
 def ending_words(
@@ -166,6 +172,11 @@ def usage_words(usage: Usage) -> str:
     read, written = (_count(figure.value) for figure in (usage.input_tokens, usage.output_tokens))
     cost = "unknown cost" if usage.cost is None or usage.cost.value is None else cost_words((usage.cost,))
     return f"{read} tokens in, {written} out, {cost}"
+
+
+def unknown_words(spent: ConversationSpend) -> str:
+    """What of a conversation's cost nobody knows, and what is known all the same."""
+    return f"of {spent.missing} nobody knows the cost; known: {cost_words(spent.costs)}"
 
 
 def cost_words(costs: Iterable[CostValue]) -> str:
