@@ -131,7 +131,7 @@ class Agent:
             raise ValueError("max_steps and checkpoint_every are at least 1")
         if self.idle_timeout is not None and self.idle_timeout <= 0:
             raise ValueError("idle_timeout is positive, or None for no deadline")
-        check_choice(self.model, self.models, self.preflight, self.resolve_model)
+        check_choice(self.model, self.models, self.resolve_model)
         check_fallbacks(self.fallbacks, self.models, self.required)
         if self.catalog is not None:
             check_catalog(self.catalog, self.tools, self.limits)

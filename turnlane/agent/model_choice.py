@@ -44,10 +44,8 @@ ResolveModel = Callable[[ModelContext], str | Model | Awaitable[str | Model]]
 """Names the model of a run: a key of the agent's registry, or one of its models."""
 
 
-def check_choice(
-    model: Model | str, models: ModelRegistry | None, preflight: Preflight | None, resolve: ResolveModel | None
-) -> None:
-    """Raise ValueError for an agent's model, registry and functions that cannot work together."""
+def check_choice(model: Model | str, models: ModelRegistry | None, resolve: ResolveModel | None) -> None:
+    """Raise ValueError for an agent's model, registry and function that cannot work together."""
     if models is not None and (model if isinstance(model, str) else models.key_of(model)) not in models:
         raise ValueError("an agent with a registry of models has one of them as its own: give its key")
     if models is None and isinstance(model, str):
