@@ -16,6 +16,7 @@ from turnlane.agent import Agent, tool
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
 from turnlane.client import Result, Ticket, Turnlane
 from turnlane.records.lane import RetryFacts
+from turnlane.records.messages import InputPart
 from turnlane.testing.fault_plan import Step
 from turnlane.testing.fault_server import FaultServer, Plan
 
@@ -37,11 +38,11 @@ class Talk:
     conversation: str
     server: FaultServer
 
-    async def submit(self, text: str) -> Ticket:
-        return await self.client.submit(self.conversation, text)
+    async def submit(self, text: str | Sequence[InputPart], *, policy: str | None = None) -> Ticket:
+        return await self.client.submit(self.conversation, text, policy=policy)
 
-    async def turn(self, text: str = "hi") -> Result:
-        return await (await self.submit(text)).result(BOUND)
+    async def turn(self, text: str | Sequence[InputPart] = "hi", *, policy: str | None = None) -> Result:
+        return await (await self.submit(text, policy=policy)).result(BOUND)
 
     @property
     def bodies(self) -> list[Any]:

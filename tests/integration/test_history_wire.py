@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,42 +17,19 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.play import until_answered
 from tests.integration.stage import BOUND
+from tests.integration.talks import KEY_NAME, WIRES, Talk, Talks
+from tests.integration.wire_reading import results, said
 from turnlane.activities.projection import FAILED_MARKER, INTERRUPTED_MARKER
-from turnlane.activities.providers.registry import Providers
-from turnlane.agent import Agent, FileBytes, HistoryOptions, OwnProjection, ToolContext, tool
-from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
-from turnlane.client import Result, Turnlane
-from turnlane.records.lane import RetryFacts
+from turnlane.agent import FileBytes, HistoryOptions, OwnProjection, ToolContext, tool
+from turnlane.agent.models import AnthropicModel, Model, OpenAIModel
 from turnlane.records.messages import FilePart, InputPart, Message, TextPart, ToolOutcome, ToolResultPart
 from turnlane.records.prompt import PromptMessage, Speaker
 from turnlane.records.runs import FailureClass, TerminalReason
 from turnlane.testing.fault_plan import Gate, Pass, Reasoning, Step, StreamError, ToolCalls, ToolUse
-from turnlane.testing.fault_server import FaultServer
 
 pytestmark = pytest.mark.server
 
-KEY_NAME = "HISTORY_TEST_KEY"
-WIRES: dict[str, type[Model]] = {"responses": OpenAIModel, "chat": OpenAIChatModel, "anthropic": AnthropicModel}
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-
-
-@dataclass
-class Talk:
-    """A conversation with an agent whose provider is strict."""
-
-    client: Turnlane
-    conversation: str
-    server: FaultServer
-
-    async def turn(self, text: str | Sequence[InputPart], *, policy: str | None = None) -> Result:
-        ticket = await self.client.submit(self.conversation, text, policy=policy)
-        return await ticket.result(BOUND)
-
-    @property
-    def bodies(self) -> list[Any]:
-        """The requests, none of which broke a rule."""
-        assert [] == [request.refusal for request in self.server.refusals]
-        return [request.body for request in self.server.requests]
 
 
 Open = Callable[..., Any]
@@ -63,16 +40,13 @@ async def talk(bench: Bench, serve: Serve, conversation: str, monkeypatch: pytes
     """Open a conversation whose model answers by a plan."""
     monkeypatch.setenv(KEY_NAME, "sk-history-test")
     async with AsyncExitStack() as stack:
+        talks = Talks(bench, serve, conversation, stack)
 
-        async def opened(kind: type[Model], *plan: Step, extra: dict[str, Any] | None = None, **agent: Any) -> Talk:
-            server = await stack.enter_async_context(FaultServer(plan))
-            base_url = server.anthropic_url if kind is AnthropicModel else server.openai_url
-            model = kind(name="test-model", base_url=base_url, api_key_env=KEY_NAME, extra=extra or {})
-            providers = Providers()
-            stack.push_async_callback(providers.aclose)
-            agent.setdefault("retry", RetryFacts(initial_seconds=0.01))
-            await serve(Agent(name="teller", model=model, checkpoint_every=1, **agent), providers=providers)
-            return Talk(bench.client(), conversation, server)
+        async def opened(
+            kind: type[Model], *plan: Step, tools: Sequence[Any] = (), extra: dict[str, Any] | None = None, **agent: Any
+        ) -> Talk:
+            options = {"checkpoint_every": 1, **agent}
+            return await talks.open(kind, *plan, tools=tools, agent=options, extra=extra or {})
 
         yield opened
 
@@ -82,51 +56,6 @@ def kind(request: pytest.FixtureRequest) -> type[Model]:
     """Each wire protocol in turn."""
     chosen: type[Model] = request.param
     return chosen
-
-
-# --- requests, read alike --------------------------------------------------------------------------
-
-
-def said(body: Any) -> list[tuple[str, str]]:
-    """A request in short: who says what; calls as `?`, results as `!` with what they say, thinking as `~`."""
-    if "input" in body:
-        return list(_items(body["input"]))
-    return [one for message in body["messages"] if message["role"] != "system" for one in _message(message)]
-
-
-def _items(items: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    for item in items:
-        match item.get("type", "message"):
-            case "function_call":
-                yield "assistant", "?"
-            case "function_call_output":
-                yield "tool", f"!{item['output']}"
-            case "reasoning":
-                yield "assistant", "~"
-            case _:
-                yield from ((item["role"], part["text"]) for part in item["content"])
-
-
-def _message(message: Any) -> Iterator[tuple[str, str]]:
-    role, content = message["role"], message.get("content")
-    if role == "tool":
-        yield "tool", f"!{content}"
-        return
-    for block in [{"type": "text", "text": content}] if isinstance(content, str) else content or ():
-        match block["type"]:
-            case "tool_use":
-                yield "assistant", "?"
-            case "tool_result":
-                yield "tool", f"!{block['content']}"
-            case "thinking":
-                yield "assistant", "~"
-            case _:
-                yield role, block.get("text", "")
-    yield from (("assistant", "?") for _ in message.get("tool_calls") or ())
-
-
-def results(body: Any) -> list[str]:
-    return [text for who, text in said(body) if who == "tool"]
 
 
 @dataclass

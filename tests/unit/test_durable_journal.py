@@ -4,60 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from turnlane.activities.durable import Journal, is_left
-from turnlane.agent.durable import EffectResult, EffectStatus, LeavesBody
-from turnlane.agent.tools import Cancellation, ToolCancelled, ToolContext, ToolError, ToolReply, tool
-from turnlane.records.durable import ANY_EVENT, WAITS_AT_ONCE, DurableEntry, EntryKind, Suspension, event_key
+from tests.unit.journals import NOW, Counter, code_of, journal, put
+from turnlane.activities.durable import is_left
+from turnlane.agent.durable import LeavesBody
+from turnlane.agent.tools import ToolCancelled, ToolContext, ToolError, ToolReply, tool
+from turnlane.records.durable import ANY_EVENT, WAITS_AT_ONCE, EntryKind, Suspension, event_key
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.ledger import LedgerKind
 from turnlane.testing.durable import Notebook
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass
-class Counter:
-    """A body that counts how often it was run."""
-
-    value: Any = None
-    count: int = 0
-
-    async def __call__(self) -> Any:
-        self.count += 1
-        await asyncio.sleep(0)
-        if isinstance(self.value, Exception):
-            raise self.value
-        return self.value
 
 
 @pytest.fixture
 def book() -> Notebook:
     return Notebook()
-
-
-def journal(book: Notebook, now: datetime = NOW, *, is_cancelled: bool = False) -> Journal:
-    cancelled = Cancellation()
-    if is_cancelled:
-        cancelled.set()
-    context = ToolContext(
-        conversation_id="c", run_id="r", step_number=0, call_id="call-1", agent="a", attempt=3, cancelled=cancelled
-    )
-    return book.journal(context, now)
-
-
-def put(book: Notebook, kind: EntryKind, name: str, text: str) -> None:
-    """Have an entry with any text in the book."""
-    book.entries[kind, name] = DurableEntry(kind=kind, name=name, entry=text)
-
-
-def code_of(raised: pytest.ExceptionInfo[ToolError]) -> str:
-    return raised.value.code
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -275,118 +239,6 @@ async def test_a_step_cannot_wait(book: Notebook) -> None:
 def test_a_body_left_by_one_of_a_group_is_left() -> None:
     assert is_left(BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("inner", [LeavesBody()])]))
     assert not is_left(ExceptionGroup("tasks", [ValueError()]))
-
-
-# --- effects ------------------------------------------------------------------------------------
-
-
-async def test_an_effect_is_made_once_and_its_proof_kept(book: Notebook) -> None:
-    run, reconcile = Counter({"charge": "ch_1"}), Counter()
-
-    told = [await journal(book).effect("charge", run, reconcile, 1.0) for _ in range(2)]
-
-    assert [EffectResult(EffectStatus.ACCEPTED, {"charge": "ch_1"})] * 2 == told
-    assert (1, 0) == (run.count, reconcile.count)
-
-
-async def lost_midway(book: Notebook) -> None:
-    """An effect whose run began, and whose worker was lost."""
-    mine = journal(book)
-    begun = asyncio.Event()
-
-    async def hang() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(mine.effect("charge", hang, Counter(), 1.0))
-    await begun.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_an_effect_whose_worker_was_lost_is_looked_for_and_not_made_again(book: Notebook) -> None:
-    await lost_midway(book)
-    run, reconcile = Counter(), Counter("found")
-
-    told = [await journal(book).effect("charge", run, reconcile, 1.0) for _ in range(2)]
-
-    assert [EffectResult(EffectStatus.ACCEPTED, "found")] * 2 == told
-    assert (0, 1) == (run.count, reconcile.count)
-
-
-async def test_an_effect_that_cannot_be_found_is_uncertain_for_good(book: Notebook) -> None:
-    await lost_midway(book)
-    run = Counter()
-
-    told = [await journal(book).effect("charge", run, reconcile, 1.0) for reconcile in (Counter(None), Counter("late"))]
-
-    assert [EffectResult(EffectStatus.UNCERTAIN)] * 2 == told
-    assert 0 == run.count
-
-
-async def test_an_effect_is_open_while_nobody_can_say_and_decided_later(book: Notebook) -> None:
-    await lost_midway(book)
-    mine = journal(book)
-
-    async def hang() -> None:
-        await asyncio.Event().wait()
-
-    for silent in (Counter(RuntimeError()), hang):
-        with pytest.raises(ToolError) as raised:
-            await mine.effect("charge", Counter(), silent, 0.01)
-        assert "EFFECT_UNRESOLVED" == code_of(raised)
-
-    assert EffectResult(EffectStatus.ACCEPTED, 1) == await mine.effect("charge", Counter(), Counter(1), 1.0)
-
-
-async def test_an_effect_that_raised_may_have_happened(book: Notebook) -> None:
-    run, reconcile = Counter(RuntimeError()), Counter("found")
-    mine = journal(book)
-
-    with pytest.raises(ToolError) as raised:
-        await mine.effect("charge", run, reconcile, 1.0)
-    told = await mine.effect("charge", run, reconcile, 1.0)
-
-    assert "EFFECT_UNRESOLVED" == code_of(raised)
-    assert (EffectResult(EffectStatus.ACCEPTED, "found"), 1) == (told, run.count)
-
-
-async def test_two_workers_that_meet_at_one_effect_make_it_once(book: Notebook) -> None:
-    run = Counter("mine")
-    first, second = journal(book), journal(book)
-
-    told = await asyncio.gather(
-        first.effect("charge", run, Counter(), 1.0),
-        second.effect("charge", run, Counter(RuntimeError()), 1.0),
-        return_exceptions=True,
-    )
-
-    assert 1 == run.count
-    assert EffectResult(EffectStatus.ACCEPTED, "mine") in told
-
-
-@pytest.mark.parametrize("proof", [NOW, "x" * 65_536], ids=["not lossless", "too large"])
-async def test_a_proof_that_cannot_be_kept_leaves_the_effect_open(book: Notebook, proof: Any) -> None:
-    run = Counter(proof)
-    mine = journal(book)
-
-    with pytest.raises(ToolError) as raised:
-        await mine.effect("charge", run, Counter(), 1.0)
-    told = await mine.effect("charge", run, Counter("found"), 1.0)
-
-    assert ("EFFECT_UNRESOLVED", 1) == (code_of(raised), run.count)
-    assert EffectResult(EffectStatus.ACCEPTED, "found") == told
-
-
-@pytest.mark.parametrize("text", ["[]", '{"state":"done"}', "{"])
-async def test_a_record_of_an_effect_that_cannot_be_read_makes_nothing(book: Notebook, text: str) -> None:
-    put(book, EntryKind.EFFECT, "charge", text)
-    run, reconcile = Counter(), Counter()
-
-    with pytest.raises(ToolError) as raised:
-        await journal(book).effect("charge", run, reconcile, 1.0)
-
-    assert ("RECORD_UNREADABLE", 0, 0) == (code_of(raised), run.count, reconcile.count)
 
 
 # --- a tool, try by try -------------------------------------------------------------------------
