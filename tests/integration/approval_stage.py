@@ -63,7 +63,11 @@ class Till:
         return [gated(pay), gated(ship), gated(close), tool(note)]
 
 
-async def open_till(bench: Bench, serve: Serve, conversation: str, **options: Any) -> tuple[Play, Till]:
+Gated = tuple[Play, Till]
+"""A play, and the till of its agent."""
+
+
+async def open_till(bench: Bench, serve: Serve, conversation: str, **options: Any) -> Gated:
     """A play whose agent has a till."""
     till = Till()
     play = await open_play(bench, serve, conversation, tools=till.tools(), **options)

@@ -1,5 +1,5 @@
 """What tests are given: talks with a fault server, in each wire protocol, a talk that is compacted,
-and a store for completions."""
+a conversation whose calls wait for approval, and a store for completions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Bench, Serve
+from tests.integration.approval_stage import Gated, open_till
 from tests.integration.compacting import Talk
 from tests.integration.completing import KEY_NAME as COMPLETION_KEY_NAME
 from tests.integration.talks import KEY_NAME, WIRES, Talks
@@ -53,3 +54,9 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     opened = await open_store(str(tmp_path / "completions.db"))
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def gated(bench: Bench, serve: Serve, conversation: str) -> Gated:
+    """A conversation with an agent whose calls wait for approval, and the till that counts what was done."""
+    return await open_till(bench, serve, conversation)

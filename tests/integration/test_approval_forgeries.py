@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from tests.conftest import Bench, Serve
+from tests.conftest import Bench
 from tests.integration.approval_stage import (
     SHIP,
+    Gated,
     Till,
     asked,
     finished,
-    open_till,
     respond,
     tamper,
     working,
@@ -97,15 +97,13 @@ async def test_arguments_that_the_tool_takes_no_more_fail_the_run(bench: Bench, 
     assert 1 == len(play.stage.calls)
 
 
-async def test_an_answer_whose_question_is_gone_by_then_fails_the_run(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_an_answer_whose_question_is_gone_by_then_fails_the_run(gated: Gated) -> None:
+    play, till = gated
     await asked(play)
     busy = await play.submit("busy")
     held = await play.stage.call(2)
     ticket = await respond(play, "p1", True)
-    tamper(bench, "UPDATE turnlane_segment SET approval_id = NULL, approval = NULL WHERE call_id = 'p1'")
+    tamper(play.bench, "UPDATE turnlane_segment SET approval_id = NULL, approval = NULL WHERE call_id = 'p1'")
     held.answer("Yes.")
     await busy.result(BOUND)
     result = await ticket.result(BOUND)

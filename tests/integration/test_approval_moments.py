@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.approval_stage import (
     PAY,
+    Gated,
     Till,
     asked,
     finished,
@@ -108,19 +109,17 @@ async def test_an_answering_run_that_is_superseded_in_its_call_leaves_one_result
 
 
 @pytest.mark.parametrize("how", ["cancelled", "abandoned"])
-async def test_an_answering_run_that_ends_in_the_queue_closes_its_call(
-    bench: Bench, serve: Serve, conversation: str, how: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_an_answering_run_that_ends_in_the_queue_closes_its_call(gated: Gated, how: str) -> None:
+    play, till = gated
     await asked(play)
     busy = await play.submit("busy")
     held = await play.stage.call(2)
     ticket = await respond(play, "p1", True)
     if how == "cancelled":
-        await play.client.cancel(conversation, run_id(ticket))
+        await play.client.cancel(play.conversation, run_id(ticket))
     else:
         run = await play.until_state(ticket, RunState.QUEUED)
-        await play.client.abandon(conversation, run.id, expected_revision=run.revision, stale_owner=True)
+        await play.client.abandon(play.conversation, run.id, expected_revision=run.revision, stale_owner=True)
     held.answer("Yes.")
     await busy.result(BOUND)
     told = (await outputs(play))["p1"]

@@ -11,11 +11,11 @@ from tests.integration.approval_stage import (
     NOTE,
     PAY,
     SHIP,
+    Gated,
     Till,
     approval_of,
     asked,
     finished,
-    open_till,
     outputs,
     pending,
     respond,
@@ -179,11 +179,11 @@ async def test_after_its_time_a_question_cannot_be_answered(bench: Bench, serve:
     assert {} == dict(till.made)
 
 
-async def test_a_sibling_that_lapsed_does_not_hold_the_others_up(bench: Bench, serve: Serve, conversation: str) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_a_sibling_that_lapsed_does_not_hold_the_others_up(gated: Gated) -> None:
+    play, till = gated
     await asked(play, PAY, SHIP)
     tamper(
-        bench,
+        play.bench,
         "UPDATE turnlane_segment SET approval_expires_at = '2020-01-01T00:00:00.000000+00:00' WHERE call_id = 's1'",
     )
     reason = await finished(play, await respond(play, "p1", True), 2)

@@ -12,6 +12,7 @@ from tests.integration.approval_stage import (
     NOTE,
     PAY,
     SHIP,
+    Gated,
     Till,
     asked,
     finished,
@@ -49,8 +50,8 @@ async def decisions(play: Play) -> list[tuple[Any, ...]]:
 # --- asking and answering -----------------------------------------------------------------------
 
 
-async def test_an_approved_call_runs_once_and_the_model_goes_on(bench: Bench, serve: Serve, conversation: str) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_an_approved_call_runs_once_and_the_model_goes_on(gated: Gated) -> None:
+    play, till = gated
     first = await asked(play)
     waiting = (await pending(play))["p1"]
     ticket = await respond(play, "p1", True)
@@ -64,10 +65,8 @@ async def test_an_approved_call_runs_once_and_the_model_goes_on(bench: Bench, se
     assert ({"pay": 1}, {"p1": "paid 5"}, {}) == (dict(till.made), await outputs(play), await pending(play))
 
 
-async def test_a_denied_call_is_never_made_and_the_model_is_told_why(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_a_denied_call_is_never_made_and_the_model_is_told_why(gated: Gated) -> None:
+    play, till = gated
     await asked(play)
     ticket = await respond(play, "p1", False, reason="too much")
     reason = await finished(play, ticket, 2, "Then not.")
@@ -79,19 +78,15 @@ async def test_a_denied_call_is_never_made_and_the_model_is_told_why(
     assert ("tool", "p1") == play.stage.calls[1].heard[-1]
 
 
-async def test_the_other_calls_of_the_step_run_before_anybody_is_asked(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_the_other_calls_of_the_step_run_before_anybody_is_asked(gated: Gated) -> None:
+    play, till = gated
     await asked(play, NOTE, PAY)
 
     assert ({"note": 1}, {"n1": "noted"}, ["p1"]) == (dict(till.made), await outputs(play), list(await pending(play)))
 
 
-async def test_one_of_two_gated_calls_is_approved_and_the_other_denied(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_one_of_two_gated_calls_is_approved_and_the_other_denied(gated: Gated) -> None:
+    play, till = gated
     await asked(play, NOTE, PAY, SHIP)
     waiting = await pending(play)
     first = await respond(play, "p1", True)
@@ -105,10 +100,8 @@ async def test_one_of_two_gated_calls_is_approved_and_the_other_denied(
     assert 2 == len(play.stage.calls)
 
 
-async def test_answers_may_come_in_another_order_than_the_questions(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_answers_may_come_in_another_order_than_the_questions(gated: Gated) -> None:
+    play, till = gated
     await asked(play, PAY, SHIP, CLOSE)
     waiting = await pending(play)
     tickets = [
@@ -125,23 +118,21 @@ async def test_answers_may_come_in_another_order_than_the_questions(
     assert [("user", "go"), ("assistant", "p1 s1 c1"), ("tool", "p1 s1 c1")] == play.stage.calls[1].heard
 
 
-async def test_one_input_may_answer_several_approvals(bench: Bench, serve: Serve, conversation: str) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_one_input_may_answer_several_approvals(gated: Gated) -> None:
+    play, till = gated
     await asked(play, PAY, SHIP)
     parts = [
         ToolApprovalResponsePart(approval_id=each.approval_id, approved=each.call_id == "p1")
         for each in (await pending(play)).values()
     ]
-    ticket = await play.client.submit(conversation, parts, role=Role.TOOL, key="both")
+    ticket = await play.client.submit(play.conversation, parts, role=Role.TOOL, key="both")
     reason = await finished(play, ticket, 2)
 
     assert (TerminalReason.SUCCESS, {"pay": 1}) == (reason, dict(till.made))
 
 
-async def test_an_approved_call_has_the_context_of_the_run_that_asked(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_an_approved_call_has_the_context_of_the_run_that_asked(gated: Gated) -> None:
+    play, till = gated
     asking = await play.submit("go", context={"user": "ann"}, metadata={"from": "web"})
     (await play.stage.call(1)).use(PAY)
     await asking.result(BOUND)
@@ -149,7 +140,7 @@ async def test_an_approved_call_has_the_context_of_the_run_that_asked(
     await finished(play, ticket, 2)
 
     seen = till.contexts[0]
-    run = await play.store.load_run_context(conversation, run_id(ticket))
+    run = await play.store.load_run_context(play.conversation, run_id(ticket))
     answer = next(message for message in await play.messages() if message.role is Role.TOOL)
     assert run is not None
     assert ({"user": "ann"}, {"from": "web"}, run_id(asking), 0) == (
@@ -197,10 +188,8 @@ async def test_a_hook_may_still_change_the_arguments_of_an_approved_call(
 # --- meanwhile ----------------------------------------------------------------------------------
 
 
-async def test_while_a_question_waits_users_are_answered_and_the_model_sees_that_it_waits(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_while_a_question_waits_users_are_answered_and_the_model_sees_that_it_waits(gated: Gated) -> None:
+    play, till = gated
     await asked(play)
     for number, name in enumerate(("a", "b", "c"), 2):
         ticket = await play.submit(name)
@@ -220,11 +209,11 @@ async def test_while_a_question_waits_users_are_answered_and_the_model_sees_that
     assert (TerminalReason.SUCCESS, ["paid 5"], {"pay": 1}) == (reason, results, dict(till.made))
 
 
-async def test_while_a_question_waits_nothing_is_open(bench: Bench, serve: Serve, conversation: str) -> None:
-    play, _ = await open_till(bench, serve, conversation)
+async def test_while_a_question_waits_nothing_is_open(gated: Gated) -> None:
+    play, _ = gated
     await asked(play)
     described = await play.lane.describe()
-    stopped = await play.client.stop(conversation)
+    stopped = await play.client.stop(play.conversation)
     ticket = await play.submit("a scheduled one")
     reason = await finished(play, ticket, 2)
 
@@ -232,19 +221,17 @@ async def test_while_a_question_waits_nothing_is_open(bench: Bench, serve: Serve
     assert (False, TerminalReason.SUCCESS, ["p1"]) == (stopped, reason, list(await pending(play)))
 
 
-async def test_the_details_of_a_lane_say_that_it_waits_for_approval(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, _ = await open_till(bench, serve, conversation)
+async def test_the_details_of_a_lane_say_that_it_waits_for_approval(gated: Gated) -> None:
+    play, _ = gated
     await asked(play)
-    details = await shown_details(bench, conversation)
+    details = await shown_details(play.bench, play.conversation)
 
     assert details.startswith("**waiting for approval**")
     assert f"- waiting for approval: 1\n  - `{(await pending(play))['p1'].approval_id}`" in details
 
 
-async def test_chat_messages_answer_no_approval(bench: Bench, serve: Serve, conversation: str) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_chat_messages_answer_no_approval(gated: Gated) -> None:
+    play, till = gated
     await asked(play)
     ticket = await play.submit("yes, do it")
     await finished(play, ticket, 2)

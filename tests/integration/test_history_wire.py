@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.play import until_answered
 from tests.integration.stage import BOUND
-from tests.integration.talks import KEY_NAME, WIRES, Talk, Talks
+from tests.integration.talks import KEY_NAME, Talk, Talks
 from tests.integration.wire_reading import results, said
 from turnlane.activities.projection import FAILED_MARKER, INTERRUPTED_MARKER
 from turnlane.agent import FileBytes, HistoryOptions, OwnProjection, ToolContext, tool
@@ -49,13 +49,6 @@ async def talk(bench: Bench, serve: Serve, conversation: str, monkeypatch: pytes
             return await talks.open(kind, *plan, tools=tools, agent=options, extra=extra or {})
 
         yield opened
-
-
-@pytest.fixture(params=list(WIRES.values()), ids=list(WIRES))
-def kind(request: pytest.FixtureRequest) -> type[Model]:
-    """Each wire protocol in turn."""
-    chosen: type[Model] = request.param
-    return chosen
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Bench, Serve
-from tests.integration.approval_stage import Till, asked, open_till, outputs, pending, respond
+from tests.integration.approval_stage import Gated, Till, asked, open_till, outputs, pending, respond
 from tests.integration.dock import SHIP, Dock, Summing, open_calls, open_dock, outcome_of, shipping
 from tests.integration.durable_stage import until_suspended
 from tests.integration.play import Play, current, open_play, run_id, until_moved
@@ -50,10 +50,8 @@ async def test_an_approved_call_that_is_stopped_is_over_and_not_made_again(
     assert ["go", "instead"] == play.asked
 
 
-async def test_an_answer_that_comes_while_another_run_streams_waits_and_is_acted_on(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
-    play, till = await open_till(bench, serve, conversation)
+async def test_an_answer_that_comes_while_another_run_streams_waits_and_is_acted_on(gated: Gated) -> None:
+    play, till = gated
     await asked(play)
     other = await play.submit("other")
     streaming = await play.stage.call(2)
