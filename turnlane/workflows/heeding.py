@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from turnlane.records.errors import StaleFenceError
+from turnlane.records.errors import LaneSupersededError, StaleFenceError
 from turnlane.records.lane import LaneRun
 from turnlane.records.runs import RunState
 from turnlane.workflows.calls import store_call
@@ -31,9 +31,9 @@ async def ask_unless_stopped(core: LaneCore, run: LaneRun, name: str, argument: 
         return None
     try:
         return call.result()
-    except StaleFenceError as error:
+    except StaleFenceError:
         # Another incarnation has the conversation: this one takes along what only it has, and leaves.
-        core.outbox.lost = core.outbox.lost or error
+        core.outbox.lose(LaneSupersededError("another incarnation of the lane has the conversation"))
         return None
 
 

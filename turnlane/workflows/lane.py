@@ -274,7 +274,7 @@ class ConversationLane(Controlling, Responding):
         try:
             await opening
         except TurnlaneError as error:
-            core.outbox.lost = error
+            core.outbox.lose(error)
         self._start_working()
         # A lane that was moving to a fresh history does not move any more: its run ends here.
         core.is_draining = False

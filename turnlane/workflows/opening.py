@@ -32,7 +32,7 @@ async def open_lane(core: LaneCore, start: LaneStart) -> None:
         core.head, core.is_open = opened.head, True
         return
     if opened.epoch is None:
-        core.outbox.lost = LaneSupersededError("another incarnation of the lane has opened the conversation")
+        core.outbox.lose(LaneSupersededError("another incarnation of the lane has opened the conversation"))
         return
     core.epoch = opened.epoch
     if start.head is None and opened.head is not None:

@@ -37,7 +37,7 @@ class _Entry:
             callback()
 
     def abandoned(self, error: TurnlaneError) -> None:
-        """Tell everyone who waited for this entry that it will never be stored."""
+        """Tell everyone who waited for this entry that it is not known to be stored."""
         if self.on_loss is not None:
             self.on_loss(error)
         for _, on_loss in self.followers:
@@ -47,8 +47,8 @@ class _Entry:
 class Outbox:
     """Holds decided mutations until the store has them.
 
-    `lost` is set, for good, when the store refuses this incarnation of the lane; what was not committed
-    by then is told so and never will be.
+    `lost` is set, for good, when the store refuses this incarnation of the lane; whoever waits for what is not known
+    to be committed by then is told so.
     """
 
     def __init__(self, conversation_id: str, outage: Outage) -> None:
@@ -66,7 +66,7 @@ class Outbox:
         on_commit: OnCommit | None = None,
         on_loss: OnLoss | None = None,
     ) -> None:
-        """Queue a mutation; exactly one of the callbacks is called later, from the mirror."""
+        """Queue a mutation; exactly one of the callbacks is called when it is stored, or lost."""
         if self.lost is not None:
             if on_loss is not None:
                 on_loss(self.lost)
@@ -101,16 +101,19 @@ class Outbox:
 
     async def mirror(self, epoch: Callable[[], int], settings: Callable[[], LaneSettings], learned: Learned) -> None:
         """Commit what is queued, for ever. `learned` hears each result before the entry's own callback."""
-        while self.lost is None:
-            await workflow.wait_condition(lambda: bool(self._entries))
+        while True:
+            await workflow.wait_condition(lambda: bool(self._entries) or self.lost is not None)
+            if self.lost is not None:
+                return
             batch = self._next_batch()
             self._in_flight = len(batch)
             try:
                 reply = await self._commit(epoch(), batch, settings())
             except TurnlaneError as error:
-                self._lose(error)
+                self.lose(error)
                 return
-            self._settle(batch, reply, learned)
+            if self.lost is None:
+                self._settle(batch, reply, learned)
 
     def _next_batch(self) -> list[_Entry]:
         batch: list[_Entry] = []
@@ -129,10 +132,10 @@ class Outbox:
 
     def _settle(self, batch: list[_Entry], reply: CommitAnswer, learned: Learned) -> None:
         if reply.outcome is CommitOutcome.PURGED:
-            self._lose(ConversationPurgedError("the conversation was purged"))
+            self.lose(ConversationPurgedError("the conversation was purged"))
             return
         if reply.outcome is not CommitOutcome.APPLIED:
-            self._lose(LaneSupersededError(f"this incarnation of the lane was {reply.outcome.value}"))
+            self.lose(LaneSupersededError(f"this incarnation of the lane was {reply.outcome.value}"))
             return
         self.has_stored = True
         for entry, landing in zip(batch, reply.landings, strict=True):
@@ -141,7 +144,10 @@ class Outbox:
             learned(entry.run_id, landing)
             entry.committed(landing)
 
-    def _lose(self, error: TurnlaneError) -> None:
+    def lose(self, error: TurnlaneError) -> None:
+        """Give up what is not known to be stored, and tell everyone who waits for it. The first error stands."""
+        if self.lost is not None:
+            return
         self.lost = error
         entries, self._entries, self._in_flight = list(self._entries), deque(), 0
         for entry in entries:
