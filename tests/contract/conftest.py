@@ -46,7 +46,7 @@ from turnlane.records.mutations import (
     SettleRun,
     StartRun,
 )
-from turnlane.records.runs import Failure, Operation, OperationKind, OperationPhase, QueuePriority, TerminalReason
+from turnlane.records.runs import Failure, Operation, OperationKind, OperationPhase, QueuePriority, Run, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
 from turnlane.store.payloads import Committed, NewCall, StepFinish, StepStart, Written
@@ -242,6 +242,16 @@ class Lane:
         await self.begin_step(fence)
         await self.finish_step(fence, TextPart(text=text))
         await self.apply(self.settle(f"run-{key}"))
+
+    async def said(self) -> list[str]:
+        """The ids of the active history, in order."""
+        return [message.id for message in (await self.store.load_snapshot(self.conversation_id)).messages]
+
+    async def stored(self, run_id: str) -> Run:
+        """A run as it stands."""
+        view = await self.store.load_run(self.conversation_id, run_id)
+        assert view is not None
+        return view.run
 
     def fence(self, run_id: str, step: int = 0, attempt: int = 1) -> Fence:
         return Fence(

@@ -38,10 +38,6 @@ def from_blob(lane: Lane, summary_id: str, blob: BlobRef) -> Mutation:
     return lane.mutation(MutationKind.COMPACT, CompactRange(message_ids=(), summary=summary, blob=blob))
 
 
-async def said(lane: Lane) -> list[str]:
-    return [message.id for message in (await lane.store.load_snapshot(lane.conversation_id)).messages]
-
-
 def compacting(phase: OperationPhase, at: datetime, attempt: int = 1) -> Operation:
     ended = at if phase is not OperationPhase.STARTED else None
     name = f"op:compaction:{attempt}"
@@ -82,7 +78,7 @@ async def test_a_summary_takes_its_content_from_a_blob_and_the_blob_is_gone(lane
     await lane.apply(from_blob(lane, "sum", blob))
     summary = (await lane.store.load_snapshot(lane.conversation_id)).messages[0]
 
-    assert ["sum", "in-b", "out-b"] == await said(lane)
+    assert ["sum", "in-b", "out-b"] == await lane.said()
     assert ("in short", {"summary": {"goal": "x"}}) == (summary.text, summary.metadata)
     assert None is await lane.store.get_blob(lane.conversation_id, blob.id)
 
@@ -104,7 +100,7 @@ async def test_a_compaction_that_is_committed_again_is_answered_as_the_first_tim
     first = await lane.apply(compacted)
 
     assert first == await lane.apply(compacted)
-    assert ["sum"] == await said(lane)
+    assert ["sum"] == await lane.said()
 
 
 async def test_thousands_of_messages_become_one_summary(lane: Lane) -> None:
@@ -113,7 +109,7 @@ async def test_thousands_of_messages_become_one_summary(lane: Lane) -> None:
     await lane.apply(lane.seed("past", *names))
     await lane.apply(from_blob(lane, "sum", await kept(lane, *names, "in-a", "out-a")))
 
-    assert ["sum"] == await said(lane)
+    assert ["sum"] == await lane.said()
 
 
 async def test_a_compaction_without_its_blob_is_refused_whole(lane: Lane) -> None:
@@ -122,7 +118,7 @@ async def test_a_compaction_without_its_blob_is_refused_whole(lane: Lane) -> Non
 
     with pytest.raises(StoreIntegrityError):
         await lane.commit(from_blob(lane, "sum", missing))
-    assert ["in-a", "out-a"] == await said(lane)
+    assert ["in-a", "out-a"] == await lane.said()
 
 
 async def test_a_blob_of_something_else_is_refused_and_stays(lane: Lane) -> None:

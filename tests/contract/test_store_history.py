@@ -24,10 +24,6 @@ async def seen(lane: Lane, run_id: str, *extra: str) -> list[str]:
     return [entry.message.id for entry in history]
 
 
-async def said(lane: Lane) -> list[str]:
-    return [message.id for message in (await lane.store.load_snapshot(lane.conversation_id)).messages]
-
-
 async def test_a_run_sees_what_was_said_before_it_and_nothing_queued(lane: Lane) -> None:
     await lane.answer("a")
     await lane.begin_run("b")
@@ -104,7 +100,7 @@ async def test_a_summary_stands_where_the_last_replaced_message_stood(lane: Lane
     await lane.apply(lane.compact("sum", "in-a", "out-a", "in-b", "out-b"))
     everything = await lane.store.list_messages(lane.conversation_id, include_compacted=True)
 
-    assert ["sum", "in-c", "out-c"] == await said(lane)
+    assert ["sum", "in-c", "out-c"] == await lane.said()
     assert ["in-a", "out-a", "in-b", "out-b", "sum", "in-c", "out-c"] == [item.id for item in everything.items]
 
 
@@ -122,7 +118,7 @@ async def test_compacted_inputs_of_a_queued_run_move_with_it(lane: Lane) -> None
     await lane.apply(lane.admit("a"), lane.admit("b", into="run-a"), lane.compact("sum", "in-a", "in-b"))
     await lane.apply(lane.start("run-a"))
 
-    assert ["in-z", "out-z", "sum", "out-a"] == await said(lane)
+    assert ["in-z", "out-z", "sum", "out-a"] == await lane.said()
 
 
 async def test_a_terminal_run_outlives_the_compaction_of_its_answer(lane: Lane) -> None:
@@ -146,7 +142,7 @@ async def test_only_an_unbroken_range_that_has_ended_is_compacted(lane: Lane, id
     with pytest.raises(StoreIntegrityError):
         await lane.commit(lane.compact("sum", *ids))
 
-    assert ["in-a", "out-a", "in-b", "out-b"] == await said(lane)
+    assert ["in-a", "out-a", "in-b", "out-b"] == await lane.said()
 
 
 @pytest.mark.parametrize("summary_id", ["out-b", "in-a"])
@@ -171,7 +167,7 @@ async def test_seeds_stand_before_everything_in_the_order_given(lane: Lane) -> N
     (planted,) = await lane.apply(lane.seed("s-1", "seed-1", "seed-2"))
     await lane.apply(lane.seed("s-2", "seed-0"))
 
-    assert ["seed-0", "seed-1", "seed-2", "in-a", "out-a"] == await said(lane)
+    assert ["seed-0", "seed-1", "seed-2", "in-a", "out-a"] == await lane.said()
     assert 6 == planted.version
 
 
@@ -197,7 +193,7 @@ async def test_another_mutation_in_the_place_of_a_seed_without_effect_is_diverge
 async def test_a_compacted_seed_never_returns(lane: Lane) -> None:
     await lane.apply(lane.seed("s", "seed-1"), lane.compact("sum", "seed-1"), lane.seed("s", "seed-1"))
 
-    assert ["sum"] == await said(lane)
+    assert ["sum"] == await lane.said()
 
 
 async def test_a_seed_that_is_there_in_part_is_an_integrity_error(lane: Lane) -> None:
@@ -234,7 +230,7 @@ async def test_ids_are_compared_exactly(lane: Lane) -> None:
     keys = ["a", "A", "a ", "ä", "a\u0308", "x" * 200]
     await lane.apply(*(lane.admit(key) for key in keys))
 
-    assert [f"in-{key}" for key in keys] == await said(lane)
+    assert [f"in-{key}" for key in keys] == await lane.said()
 
 
 async def test_a_run_context_has_the_agent_and_what_the_first_input_came_with(lane: Lane) -> None:
@@ -277,4 +273,4 @@ async def test_a_clock_that_steps_back_moves_nobody_in_the_queue_or_the_history(
     assert ["run-a", "run-b", "run-c"] == [run.id for run in runs]
     assert reopened.head is not None
     assert ["run-a", "run-b", "run-c"] == [run.id for run in reopened.head.runs]
-    assert ["in-a", "out-a", "in-b", "in-c"] == await said(lane)
+    assert ["in-a", "out-a", "in-b", "in-c"] == await lane.said()

@@ -1,8 +1,7 @@
-"""Runs in the store: admission, acquisition, ends, absorption, and the order of what was said."""
+"""Runs in the store: admission, acquisition, another try, and the order of what was said."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,37 +9,16 @@ import pytest
 from turnlane.records.admissions import Policy
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.lane import AbortReason
-from turnlane.records.messages import (
-    ControlPart,
-    ControlReason,
-    MessageStatus,
-    TextPart,
-    ToolCallPart,
-    ToolOutcome,
-    ToolResultPart,
-)
-from turnlane.records.runs import Failure, FailureClass, QueuePriority, Run, RunState, TerminalReason
-from turnlane.records.usage import Provenance, computed
+from turnlane.records.messages import MessageStatus, TextPart
+from turnlane.records.runs import QueuePriority, RunState, TerminalReason
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
 
 
-async def said(lane: Lane) -> list[str]:
-    """The ids of the active history, in order."""
-    return [message.id for message in (await lane.store.load_snapshot(lane.conversation_id)).messages]
-
-
-async def stored(lane: Lane, run_id: str) -> Run:
-    """A run as it stands."""
-    view = await lane.store.load_run(lane.conversation_id, run_id)
-    assert view is not None
-    return view.run
-
-
 async def test_an_admitted_run_is_queued_at_revision_0(lane: Lane) -> None:
     await lane.apply(lane.admit("a"))
-    run = await stored(lane, "run-a")
+    run = await lane.stored("run-a")
 
     assert (RunState.QUEUED, 0, 1, None) == (run.state, run.revision, run.admission_order, run.execution_sequence)
     assert ("in-a",) == run.input_message_ids
@@ -48,7 +26,7 @@ async def test_an_admitted_run_is_queued_at_revision_0(lane: Lane) -> None:
 
 async def test_a_coalesced_input_joins_the_queued_run(lane: Lane) -> None:
     results = await lane.apply(lane.admit("a"), lane.admit("b", into="run-a"))
-    run = await stored(lane, "run-a")
+    run = await lane.stored("run-a")
 
     assert (2, {"run-a": 1}) == (results[1].version, results[1].revisions)
     assert (("in-a", "in-b"), 1) == (run.input_message_ids, run.revision)
@@ -58,7 +36,7 @@ async def test_a_coalesced_input_joins_the_queued_run(lane: Lane) -> None:
 async def test_a_coalesced_input_stands_behind_the_first_and_before_later_runs(lane: Lane) -> None:
     await lane.apply(lane.admit("a"), lane.admit("z"), lane.admit("b", into="run-a"))
 
-    assert ["in-a", "in-b", "in-z"] == await said(lane)
+    assert ["in-a", "in-b", "in-z"] == await lane.said()
 
 
 async def test_an_input_on_a_reserved_answer_id_is_refused(lane: Lane) -> None:
@@ -100,7 +78,7 @@ async def test_collisions_name_the_ids_in_use(lane: Lane) -> None:
 async def test_a_started_run_has_its_sequence_token_owner_and_an_empty_draft(lane: Lane) -> None:
     await lane.apply(lane.admit("a"), lane.admit("b", into="run-a"))
     (acquired,) = await lane.apply(lane.start("run-a"))
-    run = await stored(lane, "run-a")
+    run = await lane.stored("run-a")
     draft = (await lane.store.load_snapshot(lane.conversation_id)).messages[-1]
 
     assert (3, {"run-a": 2}) == (acquired.version, acquired.revisions)
@@ -134,17 +112,7 @@ async def test_an_ended_run_and_its_successor_fit_in_one_batch(lane: Lane) -> No
     joined = (lane.admit("b"), lane.admit("c", into="run-b"), lane.settle("run-a"), lane.start("run-b"))
     await lane.apply(*joined)
 
-    assert RunState.RUNNING is (await stored(lane, "run-b")).state
-
-
-@pytest.mark.parametrize("act", ["start", "interrupt", "requeue", "settle"])
-async def test_an_ended_run_stays_as_it_is(lane: Lane, act: str) -> None:
-    await lane.answer("a")
-    before = await stored(lane, "run-a")
-    with pytest.raises(StoreIntegrityError):
-        await lane.commit(getattr(lane, act)("run-a"))
-
-    assert before == await stored(lane, "run-a")
+    assert RunState.RUNNING is (await lane.stored("run-b")).state
 
 
 @pytest.mark.parametrize("act", ["start", "interrupt", "requeue", "settle"])
@@ -172,16 +140,16 @@ async def test_a_success_may_still_land_after_an_interrupt_request(lane: Lane) -
     await lane.begin_run("a")
     await lane.apply(lane.interrupt("run-a"), lane.settle("run-a"))
 
-    assert TerminalReason.SUCCESS is (await stored(lane, "run-a")).terminal_reason
+    assert TerminalReason.SUCCESS is (await lane.stored("run-a")).terminal_reason
 
 
 async def test_a_requeued_run_keeps_token_sequence_usage_and_draft(lane: Lane) -> None:
     fence = await lane.begin_run("a")
     await lane.begin_step(fence)
     await lane.finish_step(fence, TextPart(text="so far"), usage=lane.reported(3, 0.5))
-    before = await stored(lane, "run-a")
+    before = await lane.stored("run-a")
     await lane.apply(lane.requeue("run-a"))
-    after = await stored(lane, "run-a")
+    after = await lane.stored("run-a")
 
     changed = {"state": RunState.QUEUED, "owner_id": None, "revision": before.revision + 1}
     assert before.model_copy(update={**changed, "updated_at": after.updated_at}) == after
@@ -193,7 +161,7 @@ async def test_a_run_started_again_begins_with_an_empty_draft_in_its_old_place(l
     await lane.begin_step(fence)
     await lane.checkpoint(fence, TextPart(text="half"))
     await lane.apply(lane.requeue("run-a"), lane.admit("b"), lane.start("run-a"))
-    run = await stored(lane, "run-a")
+    run = await lane.stored("run-a")
     snapshot = await lane.store.load_snapshot(lane.conversation_id)
 
     assert (2, 2) == (run.fencing_token, run.execution_sequence)
@@ -237,22 +205,6 @@ async def test_a_last_step_whose_run_did_not_end_is_made_again_in_its_place(lane
     assert (0, 2) == (opened.progress.step, opened.progress.attempt)
 
 
-@pytest.mark.parametrize("reason", [TerminalReason.ABANDONED, TerminalReason.INTERRUPTED, TerminalReason.CANCELLED])
-async def test_the_calls_of_an_attempt_that_never_ended_are_closed_with_its_run(
-    lane: Lane, reason: TerminalReason
-) -> None:
-    fence = await lane.begin_run("a")
-    await lane.begin_step(fence)
-    await lane.checkpoint(fence, *(ToolCallPart(call_id=name, tool_name="look", input={}) for name in ("c1", "c2")))
-    if reason is TerminalReason.CANCELLED:
-        await lane.apply(lane.requeue("run-a"))
-    await lane.apply(lane.settle("run-a", reason))
-    parts = (await lane.store.load_snapshot(lane.conversation_id)).messages[-1].parts
-
-    results = [(part.call_id, part.outcome) for part in parts if isinstance(part, ToolResultPart)]
-    assert [("c1", ToolOutcome.INTERRUPTED), ("c2", ToolOutcome.INTERRUPTED)] == results
-
-
 async def test_a_token_that_does_not_grow_is_refused(lane: Lane) -> None:
     await lane.begin_run("a")
     await lane.apply(lane.requeue("run-a"))
@@ -262,133 +214,6 @@ async def test_a_token_that_does_not_grow_is_refused(lane: Lane) -> None:
         await lane.commit(lane.start("run-a"))
 
 
-async def test_a_settled_run_has_its_ending_and_computed_usage(lane: Lane) -> None:
-    fence = await lane.begin_run("a")
-    await lane.begin_step(fence)
-    usage = lane.reported(7, 0.25)
-    await lane.finish_step(fence, TextPart(text="42"), usage=usage)
-    failure = Failure(failure_class=FailureClass.OVERLOADED, status=529)
-    await lane.apply(lane.settle("run-a", TerminalReason.PROVIDER_FAILURE, failure=failure))
-    view = await lane.store.load_run(lane.conversation_id, "run-a")
-
-    assert view is not None and view.assistant is not None
-    assert (RunState.FAILED, failure, computed(usage)) == (view.run.state, view.run.failure, view.run.usage)
-    assert (MessageStatus.FAILED, "42") == (view.assistant.status, view.assistant.text)
-    assert () == await lane.store.list_active_runs(lane.conversation_id)
-
-
-async def test_open_calls_are_closed_when_a_run_ends(lane: Lane) -> None:
-    fence = await lane.begin_run("a")
-    await lane.call_tools(fence, "c1", "c2", "c3")
-    await lane.store.begin_call(fence, "out-a", 1, lane.clock())
-    await lane.store.begin_call(fence, "out-a", 2, lane.clock())
-    await lane.store.finish_call(fence, "out-a", 2, lane.result("c2"), lane.clock())
-    await lane.apply(lane.interrupt("run-a"))
-    await lane.apply(lane.settle("run-a", TerminalReason.INTERRUPTED, control=ControlReason.RUN_INTERRUPTED))
-    view = await lane.store.load_run(lane.conversation_id, "run-a")
-
-    assert view is not None and view.assistant is not None
-    results = [part for part in view.assistant.parts if isinstance(part, ToolResultPart)]
-    interrupted = [json.dumps(part.output) for part in results if part.outcome is ToolOutcome.INTERRUPTED]
-    assert ["c1", "c2", "c3"] == [part.call_id for part in results]
-    assert [True, False] == ["effects are unknown" in text for text in interrupted]
-    assert ControlPart(reason=ControlReason.RUN_INTERRUPTED) == view.assistant.parts[-1]
-
-
-async def test_a_run_cancelled_in_the_queue_gets_an_empty_answer_behind_what_was_said(lane: Lane) -> None:
-    await lane.begin_run("a")
-    await lane.apply(lane.admit("b"), lane.admit("c"), lane.settle("run-b", TerminalReason.CANCELLED))
-    view = await lane.store.load_run(lane.conversation_id, "run-b")
-
-    assert view is not None and view.assistant is not None
-    assert (RunState.CANCELLED, None) == (view.run.state, view.run.execution_sequence)
-    assert (MessageStatus.INTERRUPTED, ()) == (view.assistant.status, view.assistant.parts)
-    assert ["in-a", "out-a", "in-b", "out-b", "in-c"] == await said(lane)
-
-
-async def test_an_abandoned_run_keeps_its_draft_as_failed(lane: Lane) -> None:
-    fence = await lane.begin_run("a")
-    await lane.begin_step(fence)
-    await lane.checkpoint(fence, TextPart(text="half"))
-    await lane.apply(lane.settle("run-a", TerminalReason.ABANDONED))
-    view = await lane.store.load_run(lane.conversation_id, "run-a")
-
-    assert view is not None and view.assistant is not None
-    assert (RunState.ABANDONED, MessageStatus.FAILED) == (view.run.state, view.assistant.status)
-    assert "half" == view.assistant.text
-    assert () == (await lane.store.scan_recoverable()).items
-
-
-async def test_spend_that_nobody_reported_makes_the_total_a_floor(lane: Lane) -> None:
-    fence = await lane.begin_run("a")
-    await lane.begin_step(fence)
-    await lane.finish_step(fence, TextPart(text="one"), usage=lane.reported(3, 0.5))
-    await lane.begin_step(lane.fence("run-a", step=1))
-    await lane.apply(lane.settle("run-a", TerminalReason.RUNTIME_FAILURE))
-    usage = (await stored(lane, "run-a")).usage
-
-    assert usage is not None and usage.cost is not None
-    assert (3, Provenance.COMPUTED) == (usage.input_tokens.value, usage.input_tokens.provenance)
-    assert Provenance.UNAVAILABLE is usage.cost.provenance
-
-
-async def test_a_run_that_never_called_anybody_states_all_usage_as_unavailable(lane: Lane) -> None:
-    await lane.begin_run("a")
-    await lane.apply(lane.settle("run-a", TerminalReason.CONTEXT_OVERFLOW))
-    usage = (await stored(lane, "run-a")).usage
-
-    assert usage is not None
-    assert {"unavailable"} == {figure["provenance"] for figure in usage.model_dump(mode="json").values()}
-
-
-async def test_a_completed_run_absorbs_its_successor(lane: Lane) -> None:
-    await lane.begin_run("a")
-    await lane.apply(lane.admit("b", policy=Policy.INJECT), lane.admit("c"))
-    (settled,) = await lane.apply(lane.settle("run-a", absorbed=[("run-b", ("in-b",))]))
-    run, other = await stored(lane, "run-a"), await stored(lane, "run-b")
-
-    assert {"run-a": 2, "run-b": 1} == settled.revisions
-    assert (("in-a", "in-b"), ("in-b",)) == (run.input_message_ids, other.input_message_ids)
-    assert (RunState.SUPERSEDED, TerminalReason.ABSORBED, "run-a") == (
-        other.state,
-        other.terminal_reason,
-        other.absorbed_into_run_id,
-    )
-
-
-async def test_absorbed_inputs_stand_before_the_answer_and_later_ones_behind_it(lane: Lane) -> None:
-    await lane.begin_run("a")
-    await lane.apply(lane.admit("b"), lane.admit("b2", into="run-b"), lane.admit("c"), lane.admit("d"))
-    absorbed = [("run-c", ("in-c",)), ("run-b", ("in-b", "in-b2"))]
-    await lane.apply(lane.settle("run-a", absorbed=absorbed))
-    snapshot = await lane.store.load_snapshot(lane.conversation_id)
-    view = await lane.store.load_run(lane.conversation_id, "run-b")
-
-    assert ["in-a", "in-c", "in-b", "in-b2", "out-a", "in-d"] == [message.id for message in snapshot.messages]
-    assert ["run-a", "run-d"] == [run.id for run in snapshot.runs]
-    assert view is not None and view.assistant is None
-
-
-@pytest.mark.parametrize("reason", [TerminalReason.INTERRUPTED, TerminalReason.PROVIDER_FAILURE])
-async def test_only_a_completed_run_absorbs(lane: Lane, reason: TerminalReason) -> None:
-    await lane.begin_run("a")
-    await lane.apply(lane.admit("b"))
-    with pytest.raises(StoreIntegrityError):
-        await lane.commit(lane.settle("run-a", reason, absorbed=[("run-b", ("in-b",))]))
-
-    assert [RunState.RUNNING, RunState.QUEUED] == [
-        run.state for run in await lane.store.list_active_runs(lane.conversation_id)
-    ]
-
-
-async def test_a_run_is_absorbed_with_all_of_its_inputs_or_not_at_all(lane: Lane) -> None:
-    await lane.begin_run("a")
-    await lane.apply(lane.admit("b"), lane.admit("c", into="run-b"))
-
-    with pytest.raises(StoreIntegrityError):
-        await lane.commit(lane.settle("run-a", absorbed=[("run-b", ("in-b",))]))
-
-
 async def test_active_runs_are_listed_live_first_then_urgent_then_by_admission(lane: Lane) -> None:
     await lane.begin_run("a")
     await lane.apply(lane.admit("z"), lane.admit("b"), lane.admit("u", policy=Policy.INTERRUPT_NEXT))
@@ -396,7 +221,7 @@ async def test_active_runs_are_listed_live_first_then_urgent_then_by_admission(l
 
     assert ["run-a", "run-u", "run-z", "run-b"] == [run.id for run in runs]
     assert QueuePriority.INTERRUPT_NEXT is runs[1].queue_priority
-    assert ["in-a", "out-a", "in-u", "in-z", "in-b"] == await said(lane)
+    assert ["in-a", "out-a", "in-u", "in-z", "in-b"] == await lane.said()
 
 
 async def test_runs_are_ordered_as_they_started(lane: Lane) -> None:
@@ -407,35 +232,6 @@ async def test_runs_are_ordered_as_they_started(lane: Lane) -> None:
     runs = (await lane.store.load_snapshot(lane.conversation_id)).runs
 
     assert [("run-a", 2), ("run-c", 6), ("run-b", 8)] == [(run.id, run.execution_sequence) for run in runs]
-
-
-async def test_an_input_in_a_blob_is_stored_with_its_parts_and_the_blob_let_go(lane: Lane) -> None:
-    data = json.dumps([{"type": "text", "text": "large"}]).encode()
-    blob = await lane.store.put_blob(lane.conversation_id, data, "application/json", lane.clock())
-    await lane.apply(lane.admit("a", message=lane.message("in-a", parts=()), blob=blob))
-    messages = (await lane.store.load_snapshot(lane.conversation_id)).messages
-
-    assert ["large"] == [message.text for message in messages]
-    assert await lane.store.get_blob(lane.conversation_id, blob.id) is None
-
-
-async def test_a_blob_put_twice_serves_two_inputs(lane: Lane) -> None:
-    data = json.dumps([{"type": "text", "text": "large"}]).encode()
-    await lane.store.put_blob(lane.conversation_id, data, "application/json", lane.clock())
-    blob = await lane.store.put_blob(lane.conversation_id, data, "application/json", lane.clock())
-    for key in ("a", "b"):
-        await lane.apply(lane.admit(key, message=lane.message(f"in-{key}", parts=()), blob=blob))
-
-    assert ["in-a", "in-b"] == await said(lane)
-    assert await lane.store.get_blob(lane.conversation_id, blob.id) is None
-
-
-@pytest.mark.parametrize("wrong", [{"id": "blob-none"}, {"digest": "0" * 32}])
-async def test_a_blob_that_is_missing_or_another_is_an_integrity_error(lane: Lane, wrong: dict[str, str]) -> None:
-    blob = await lane.store.put_blob(lane.conversation_id, b"[]", "application/json", lane.clock())
-
-    with pytest.raises(StoreIntegrityError):
-        await lane.commit(lane.admit("a", blob=blob.model_copy(update=wrong)))
 
 
 async def test_a_receipt_names_the_run_it_was_first_given(lane: Lane) -> None:
