@@ -1,5 +1,5 @@
 """What tests are given: talks with a fault server, in each wire protocol, a talk that is compacted,
-a conversation whose calls wait for approval, and a store for completions."""
+a conversation whose calls wait for approval, a store for completions, and the adapters as they are."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from tests.integration.approval_stage import Gated, open_till
 from tests.integration.compacting import Talk
 from tests.integration.completing import KEY_NAME as COMPLETION_KEY_NAME
 from tests.integration.talks import KEY_NAME, WIRES, Talks
+from tests.integration.wires import ANTHROPIC, CHAT, KEY, RESPONSES, Wire
+from tests.integration.wires import KEY_NAME as WIRE_KEY_NAME
+from turnlane.activities.providers.registry import Providers
 from turnlane.agent.models import Model
 from turnlane.store.sql import SqlStore, open_store
 
@@ -60,3 +63,19 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def gated(bench: Bench, serve: Serve, conversation: str) -> Gated:
     """A conversation with an agent whose calls wait for approval, and the till that counts what was done."""
     return await open_till(bench, serve, conversation)
+
+
+@pytest.fixture(params=[RESPONSES, CHAT, ANTHROPIC], ids=["responses", "chat", "anthropic"])
+def wire(request: pytest.FixtureRequest) -> Wire:
+    """Each protocol in turn, as the adapters speak it."""
+    assert isinstance(request.param, Wire)
+    return request.param
+
+
+@pytest.fixture
+async def providers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Providers]:
+    """The adapters, closed when the test ends."""
+    monkeypatch.setenv(WIRE_KEY_NAME, KEY)
+    opened = Providers()
+    yield opened
+    await opened.aclose()
