@@ -160,7 +160,9 @@ async def test_an_interrupt_while_the_application_thinks_ends_the_run_as_interru
         "an acceptance": {"accept": judge},
         "a preparation": {"prepare_step": prepare},
     }
-    play = await open_play(bench, serve, conversation, **options[where])
+    # An interrupt is heard once a judgement that takes long has become an activity.
+    settings = LaneSettings(local_seconds=0.5)
+    play = await open_play(bench, serve, conversation, settings=settings, **options[where])
     ticket = await play.submit("A")
     if where != "a preparation":
         call = await play.stage.call(1)
