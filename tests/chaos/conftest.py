@@ -17,24 +17,19 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from tests.integration.stage import until
 from turnlane.client import Turnlane
 from turnlane.client.dev_server import DevServer
 from turnlane.client.ticket import Ticket
 from turnlane.records.base import JsonObject
 from turnlane.records.events import Event
 from turnlane.records.ledger import LedgerEvent, LedgerKind
+from turnlane.records.runs import Run
 from turnlane.store.bus_socket import BusServer, SocketBus, socket_path
 from turnlane.store.sql import SqlStore, open_store
 
 PROGRAM = Path(__file__).with_name("worker_process.py")
 PATIENCE = 40.0
-
-
-async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Return once the condition holds. Raises TimeoutError when it does not within the time."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110, what is waited for happens in other processes
-            await asyncio.sleep(0.02)
 
 
 class WorkerProcess:
@@ -122,6 +117,22 @@ class House:
         path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
 
+    async def until_written(self, *names: str) -> None:
+        """Wait until the workers wrote to each of these files."""
+
+        async def written() -> bool:
+            return all(self.lines(name) for name in names)
+
+        await until(written, PATIENCE)
+
+    async def until_attempted(self, run_id: str, attempt: tuple[int, int, int]) -> None:
+        """Wait until a model call was made: by this process, for this step, as this attempt."""
+
+        async def attempted() -> bool:
+            return attempt in self.attempts(run_id)
+
+        await until(attempted, PATIENCE)
+
     def attempts(self, run_id: str) -> list[tuple[int, int, int]]:
         """The model calls of a run: process, step and attempt of each."""
         rows = [line.split() for line in self.lines("model")]
@@ -136,6 +147,23 @@ class House:
             events.extend(page.items)
             seq = page.next_seq
         return events
+
+    async def runs(self, conversation_id: str) -> list[Run]:
+        """Every run of a conversation."""
+        page, cursor = await self.store.list_runs(conversation_id)
+        found = list(page)
+        while cursor is not None:
+            page, cursor = await self.store.list_runs(conversation_id, cursor=cursor)
+            found.extend(page)
+        return found
+
+    async def assert_the_ledger_adds_up(self, conversation_id: str) -> None:
+        """No number is missing in the ledger, and every version is one transition."""
+        ledger = await self.ledger(conversation_id)
+        snapshot = await self.store.load_snapshot(conversation_id)
+        assert list(range(1, len(ledger) + 1)) == [event.seq for event in ledger]
+        moves = [event.version for event in ledger if event.kind == LedgerKind.TRANSITION]
+        assert list(range(1, snapshot.version + 1)) == moves
 
     async def responses(self, conversation_id: str) -> list[JsonObject]:
         """What the ledger keeps of the model calls that ended."""
@@ -163,11 +191,14 @@ class Witness:
 
     def __init__(self, ticket: Ticket) -> None:
         self.events: list[Event] = []
+        self._heard = asyncio.Condition()
         self._task = asyncio.ensure_future(self._watch(ticket))
 
     async def _watch(self, ticket: Ticket) -> None:
         async for event in ticket.events():
-            self.events.append(event)
+            async with self._heard:
+                self.events.append(event)
+                self._heard.notify_all()
 
     def told(self, *types: str) -> list[Event]:
         """The events of these types so far."""
@@ -175,7 +206,12 @@ class Witness:
 
     async def until_told(self, kind: str, count: int = 1) -> None:
         """Return once so many events of a type were seen."""
-        await until(lambda: len(self.told(kind)) >= count)
+        await self.until(lambda: len(self.told(kind)) >= count)
+
+    async def until(self, heard: Callable[[], bool]) -> None:
+        """Return once this is true of what was heard."""
+        async with asyncio.timeout(PATIENCE), self._heard:
+            await self._heard.wait_for(heard)
 
     async def finished(self) -> list[Event]:
         """Everything, up to the terminal."""

@@ -19,6 +19,7 @@ from temporalio.service import RPCError
 
 from tests.chaos.conftest import House
 from tests.chaos.everything import EVENT, LAST_WORD, SEED_VARIABLE
+from tests.integration.stage import until
 from turnlane.agent import Upload
 from turnlane.client import Result, Ticket, Turnlane
 from turnlane.records.admissions import Policy
@@ -153,10 +154,14 @@ class People:
 
     async def settle(self) -> None:
         """Return once nothing is active any more. What is waited for comes; what was asked stays unanswered."""
-        while await self.client.runs(self.conversation):
-            with contextlib.suppress(RetryableError):
-                await self.deliver(everything=True)
-            await asyncio.sleep(0.1)
+        await until(self._rests, SETTLE_SECONDS, pause=0.1)
+
+    async def _rests(self) -> bool:
+        if not await self.client.runs(self.conversation):
+            return True
+        with contextlib.suppress(RetryableError):
+            await self.deliver(everything=True)
+        return False
 
 
 @dataclass
@@ -227,7 +232,7 @@ async def test_nothing_is_lost_or_done_twice_whatever_comes_together(
 
 async def _tell(house: House, people: list[People]) -> None:
     """Print what happened, so that a soak in which nothing did is seen."""
-    runs = [run for each in people for run in await _runs(house, each.conversation)]
+    runs = [run for each in people for run in await house.runs(each.conversation)]
     events = [event for each in people for event in await house.ledger(each.conversation)]
     print(Counter(run.terminal_reason.value for run in runs if run.terminal_reason is not None))
     print(Counter(event.payload.get("type") if event.kind == LedgerKind.TRANSITION else event.kind for event in events))
@@ -248,12 +253,12 @@ def _assert_effects_are_made_once(house: House) -> None:
 
 async def _assert_it_adds_up(people: People) -> None:
     house, name = people.house, people.conversation
-    runs = await _runs(house, name)
+    runs = await house.runs(name)
     messages = await _messages(people)
     await _assert_each_input_is_answered_once(people, runs)
     await _assert_each_call_has_one_result(people, messages)
     await _assert_nothing_is_done_against_the_answer(people, messages)
-    await _assert_the_ledger_adds_up(house, name)
+    await house.assert_the_ledger_adds_up(name)
 
 
 async def _assert_each_input_is_answered_once(people: People, runs: list[Run]) -> None:
@@ -293,16 +298,6 @@ async def _assert_nothing_is_done_against_the_answer(people: People, messages: I
     assert [] == [line for name in GATED for line in people.house.lines(name) if line in held]
 
 
-async def _runs(house: House, conversation: str) -> list[Run]:
-    """Every run of a conversation."""
-    page, cursor = await house.store.list_runs(conversation)
-    found = list(page)
-    while cursor is not None:
-        page, cursor = await house.store.list_runs(conversation, cursor=cursor)
-        found.extend(page)
-    return found
-
-
 async def _messages(people: People) -> list[Message]:
     """Every message of a conversation, compacted ones included."""
     found: list[Message] = []
@@ -313,12 +308,3 @@ async def _messages(people: People) -> list[Message]:
         cursor = page.next_cursor
         if cursor is None:
             return found
-
-
-async def _assert_the_ledger_adds_up(house: House, conversation: str) -> None:
-    """No number is missing in the ledger, and every version is one transition."""
-    ledger = await house.ledger(conversation)
-    snapshot = await house.store.load_snapshot(conversation)
-    assert list(range(1, len(ledger) + 1)) == [event.seq for event in ledger]
-    moves = [event.version for event in ledger if event.kind == LedgerKind.TRANSITION]
-    assert list(range(1, snapshot.version + 1)) == moves

@@ -16,7 +16,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from tests.conftest import Bench, texts
-from tests.integration.stage import Stage
+from tests.integration.stage import Stage, until
 from turnlane.client.dev_config import DevConfig
 from turnlane.client.dev_server import DevServer
 from turnlane.records.ledger import LedgerKind
@@ -134,15 +134,15 @@ async def _until_the_lane_waits(bench: Bench, conversation: str) -> None:
     """Return once a lane waits for its store: it made a call again as an activity that is retried for ever."""
     scheduled = EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
     handle = bench.temporal.get_workflow_handle(f"lane/{conversation}")
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                history = await handle.fetch_history()
-            except RPCError:  # the lane is not started yet
-                history = None
-            if history is not None and any(event.event_type == scheduled for event in history.events):
-                return
-            await asyncio.sleep(0.05)
+
+    async def waits() -> bool:
+        try:
+            history = await handle.fetch_history()
+        except RPCError:  # the lane is not started yet
+            return False
+        return any(event.event_type == scheduled for event in history.events)
+
+    await until(waits, PATIENCE)
 
 
 async def test_the_temporal_server_may_be_killed_in_mid_answer(tmp_path: Path, conversation: str) -> None:

@@ -7,13 +7,14 @@ import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
 from tests.chaos.conftest import House
+from tests.integration.stage import until
 from turnlane.client import Ticket, Turnlane
 from turnlane.records.admissions import Admission, Policy
-from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import Run, TerminalReason
 
 pytestmark = pytest.mark.chaos
@@ -68,9 +69,9 @@ async def test_nothing_is_lost_or_done_twice_while_workers_die(house: House, con
     print(f"soak seed {SEED}: {len(results)} inputs, {len(house.workers)} workers, {charges.total()} charges")
     assert [] == [key for key, count in charges.items() if count > 1]
     for name in conversations:
-        runs = await _runs(house, name)
+        runs = await house.runs(name)
         _assert_each_input_is_answered_once(runs, [item for item in admissions if item.conversation_id == name])
-        await _assert_the_ledger_adds_up(house, name)
+        await house.assert_the_ledger_adds_up(name)
 
 
 async def _for_a_while(soak: Soak) -> None:
@@ -87,19 +88,11 @@ async def _settled(soak: Soak) -> None:
     """Return once no conversation has an active run: what waits is answered without another word."""
     async with asyncio.timeout(SETTLE_SECONDS):
         for name in soak.conversations:
-            while await soak.client.runs(name):  # noqa: ASYNC110, the workers are other processes
-                await asyncio.sleep(0.1)
+            await until(partial(_rests, soak.client, name), SETTLE_SECONDS, pause=0.1)
 
 
-async def _runs(house: House, conversation: str) -> list[Run]:
-    """Every run of a conversation."""
-    found: list[Run] = []
-    page, cursor = await house.store.list_runs(conversation)
-    found.extend(page)
-    while cursor is not None:
-        page, cursor = await house.store.list_runs(conversation, cursor=cursor)
-        found.extend(page)
-    return found
+async def _rests(client: Turnlane, conversation: str) -> bool:
+    return not await client.runs(conversation)
 
 
 def _assert_each_input_is_answered_once(runs: list[Run], admissions: list[Admission]) -> None:
@@ -114,12 +107,3 @@ def _assert_each_input_is_answered_once(runs: list[Run], admissions: list[Admiss
     assert len({admission.input_message_id for admission in admissions}) >= len(answered) - 1
     wanted = {TerminalReason.SUCCESS, TerminalReason.INTERRUPTED, TerminalReason.SUPERSEDED}
     assert {run.terminal_reason for run in answering} <= wanted
-
-
-async def _assert_the_ledger_adds_up(house: House, conversation: str) -> None:
-    """No number is missing in the ledger, and every version is one transition."""
-    ledger = await house.ledger(conversation)
-    snapshot = await house.store.load_snapshot(conversation)
-    assert list(range(1, len(ledger) + 1)) == [event.seq for event in ledger]
-    moves = [event.version for event in ledger if event.kind == LedgerKind.TRANSITION]
-    assert list(range(1, snapshot.version + 1)) == moves

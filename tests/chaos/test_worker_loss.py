@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.chaos.conftest import House, Witness, until
+from tests.chaos.conftest import House, Witness
 from tests.chaos.worker_process import HOLD
 from turnlane.records.base import JsonObject
 from turnlane.records.compaction import CompactionResult
@@ -62,7 +62,7 @@ async def test_a_finished_tool_call_is_not_made_again_when_the_worker_dies_befor
     victim = await house.worker()
     ticket = await house.client().submit(conversation, "between")
     admission = await ticket.admitted()
-    await until(lambda: (victim.pid, 1, 1) in house.attempts(admission.run_id))
+    await house.until_attempted(admission.run_id, (victim.pid, 1, 1))
     survivor = await house.worker()
 
     await victim.kill()
@@ -77,7 +77,7 @@ async def test_a_finished_tool_call_is_not_made_again_when_the_worker_dies_befor
 async def test_a_call_whose_worker_died_is_made_again_only_if_it_is_read_only(house: House, conversation: str) -> None:
     victim = await house.worker()
     ticket = await house.client().submit(conversation, "tools")
-    await until(lambda: bool(house.lines("charge")) and bool(house.lines("look")))
+    await house.until_written("charge", "look")
     await house.worker()
 
     await victim.kill()
@@ -97,7 +97,7 @@ async def test_what_finished_steps_spent_outlives_their_worker_and_is_counted_on
     victim = await house.worker()
     ticket = await house.client().submit(conversation, "tools")
     admission = await ticket.admitted()
-    await until(lambda: bool(house.lines("charge")) and bool(house.lines("look")))
+    await house.until_written("charge", "look")
     (response,) = await house.responses(conversation)
 
     await victim.kill()
@@ -128,7 +128,7 @@ def tokens(usage: Usage) -> tuple[int, int]:
 async def test_a_durable_body_whose_worker_died_goes_on_where_its_records_end(house: House, conversation: str) -> None:
     victim = await house.worker()
     ticket = await house.client().submit(conversation, "durable")
-    await until(lambda: bool(house.lines("hand_over")))
+    await house.until_written("hand_over")
     survivor = await house.worker()
 
     await victim.kill()
@@ -146,7 +146,7 @@ async def test_a_worker_killed_in_a_compaction_costs_an_attempt_and_no_message(h
         ticket = await client.submit(conversation, "soak")
         await ticket.result(timeout=30)
     wish = asyncio.create_task(client.compact(conversation))
-    await until(lambda: bool(house.lines("summary")))
+    await house.until_written("summary")
     survivor = await house.worker()
 
     await victim.kill()
@@ -193,7 +193,7 @@ async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house
     written = await house.ledger(conversation)
     heard = _deltas_of(witness, 1)
     sleeper.thaw()
-    await until(lambda: _deltas_of(witness, 1) > heard)
+    await witness.until(lambda: _deltas_of(witness, 1) > heard)
     assert 0 == await sleeper.stop()
     untouched = await house.ledger(conversation)
     (house.folder / HOLD).unlink()
@@ -230,7 +230,7 @@ async def test_an_approved_call_whose_worker_died_is_not_made_again_and_its_appr
     await (await client.submit(conversation, "approval")).result(timeout=30)
     (waiting,) = await client.pending_approvals(conversation)
     ticket = await client.respond(conversation, waiting.approval_id, True)
-    await until(lambda: bool(house.lines("pay")))
+    await house.until_written("pay")
 
     await victim.kill()
     if loses_lane:

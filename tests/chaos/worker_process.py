@@ -16,14 +16,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from pydantic import JsonValue
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from tests.chaos.everything import StrictProvider, everything_agents, note_in
+from tests.integration.stage import until
 from turnlane.activities.providers.base import ProviderRequest, StreamPart
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.providers.scripted import ScriptedProvider
-from turnlane.agent import Agent, Compaction, SummaryContext, tool
+from turnlane.agent import Agent, Compaction, SummaryContext, Tool, tool
 from turnlane.agent.models import Action, Call, Pause, Say, ScriptedModel, ScriptedRequest
 from turnlane.agent.tools import ToolContext
 from turnlane.records.lane import LaneSettings
@@ -76,23 +78,26 @@ def _tools(request: ScriptedRequest) -> Sequence[Action]:
     """Call two tools that get stuck, and repeat what they answered."""
     if request.step == 0:
         return [Call("charge_and_hang"), Call("look_and_hang")]
-    parts = [part for message in request.prompt.messages for part in message.parts]
-    return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
+    return [Say(json.dumps(_told(request)))]
 
 
 def _durable(request: ScriptedRequest) -> Sequence[Action]:
     """Call a durable tool that gets stuck between what it records, and repeat what it answered."""
     if request.step == 0:
         return [Call("ship")]
-    parts = [part for message in request.prompt.messages for part in message.parts]
-    return [Say(json.dumps([part.output for part in parts if isinstance(part, ToolResultPart)]))]
+    return [Say(json.dumps(_told(request)))]
 
 
 def _approval(request: ScriptedRequest) -> Sequence[Action]:
     """Call a tool that waits for approval and then gets stuck, and repeat what it answered."""
-    parts = [part for message in request.prompt.messages for part in message.parts]
-    told = [part.output for part in parts if isinstance(part, ToolResultPart)]
+    told = _told(request)
     return [Say(json.dumps(told))] if told else [Call("pay_and_hang")]
+
+
+def _told(request: ScriptedRequest) -> list[JsonValue]:
+    """What tools answered so far."""
+    parts = [part for message in request.prompt.messages for part in message.parts]
+    return [part.output for part in parts if isinstance(part, ToolResultPart)]
 
 
 def _soak(request: ScriptedRequest) -> Sequence[Action]:
@@ -124,28 +129,30 @@ class HeldProvider(ScriptedProvider):
         self._hold = folder / HOLD
 
     async def stream(self, request: ProviderRequest) -> AsyncIterator[StreamPart]:
-        while request.attempt > 1 and self._hold.exists():  # noqa: ASYNC110, the test is another process
-            await asyncio.sleep(0.02)
+        if request.attempt > 1:
+            await until(self._is_released, FOR_EVER)
         async for part in super().stream(request):
             yield part
 
+    async def _is_released(self) -> bool:
+        return not self._hold.exists()
 
-def chaos_agent(folder: Path) -> Agent:
-    """The agent of the chaos tests; what it does is written to `folder`."""
 
-    def script(request: ScriptedRequest) -> Sequence[Action]:
-        note(folder, "model", f"{os.getpid()} {request.run_id} {request.step} {request.attempt}")
-        return _scene(request)(request)
+# --- what the agent does ------------------------------------------------------------------------
+
+
+def _effects(folder: Path) -> list[Tool]:
+    """Tools whose effects must not happen twice."""
 
     @tool
     def charge(ctx: ToolContext) -> str:
-        """Have an effect that must not happen twice."""
+        """Have an effect."""
         note(folder, "charge", ctx.idempotency_key)
         return "charged"
 
     @tool
     async def charge_and_hang(ctx: ToolContext) -> None:
-        """Have an effect that must not happen twice, and never say so."""
+        """Have an effect, and never say so."""
         note(folder, "charge", ctx.idempotency_key)
         await asyncio.Event().wait()
 
@@ -155,6 +162,10 @@ def chaos_agent(folder: Path) -> Agent:
         note(folder, "pay", ctx.idempotency_key)
         await asyncio.Event().wait()
 
+    return [charge, charge_and_hang, pay_and_hang]
+
+
+def _look(folder: Path) -> Tool:
     @tool(read_only=True)
     async def look_and_hang(ctx: ToolContext) -> str:
         """Look; the first look takes for ever."""
@@ -162,6 +173,14 @@ def chaos_agent(folder: Path) -> Agent:
         if ctx.attempt == 1:
             await asyncio.Event().wait()
         return "seen"
+
+    return look_and_hang
+
+
+def _ship(folder: Path) -> Tool:
+    def done(name: str) -> str:
+        note(folder, name, str(os.getpid()))
+        return name
 
     @tool(durable=True)
     async def ship(ctx: ToolContext) -> list[str]:
@@ -172,10 +191,14 @@ def chaos_agent(folder: Path) -> Agent:
             await asyncio.Event().wait()
             return "never said"
 
-        packed = await ctx.step("pack", lambda: _done(folder, "pack"))
+        packed = await ctx.step("pack", lambda: done("pack"))
         handed = await ctx.effect("hand_over", run=hand_over, reconcile=lambda: None)
-        return [packed, handed.status, await ctx.step("post", lambda: _done(folder, "post"))]
+        return [packed, handed.status, await ctx.step("post", lambda: done("post"))]
 
+    return ship
+
+
+def _compaction(folder: Path) -> Compaction:
     async def summarize(context: SummaryContext) -> dict[str, str]:
         """Sum up; the first summary takes for ever."""
         is_first = not (folder / "summary").exists()
@@ -184,19 +207,24 @@ def chaos_agent(folder: Path) -> Agent:
             await asyncio.Event().wait()
         return {"goal": f"{len(context.messages)} messages"}
 
+    return Compaction(summarize=summarize)
+
+
+def chaos_agent(folder: Path) -> Agent:
+    """The agent of the chaos tests; what it does is written to `folder`."""
+
+    def script(request: ScriptedRequest) -> Sequence[Action]:
+        note(folder, "model", f"{os.getpid()} {request.run_id} {request.step} {request.attempt}")
+        return _scene(request)(request)
+
     return Agent(
         name="chaos",
         model=ScriptedModel(script=script),
-        tools=[charge, charge_and_hang, pay_and_hang, look_and_hang, ship],
+        tools=[*_effects(folder), _look(folder), _ship(folder)],
         idle_timeout=None,
         checkpoint_every=2,
-        compaction=Compaction(summarize=summarize),
+        compaction=_compaction(folder),
     )
-
-
-def _done(folder: Path, name: str) -> str:
-    note(folder, name, str(os.getpid()))
-    return name
 
 
 # --- the process --------------------------------------------------------------------------------

@@ -171,14 +171,14 @@ class HeldStore:
         return held
 
 
-async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what an async condition gives as soon as it is true.
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = BOUND, pause: float = 0.02) -> Any:
+    """Return what an async condition gives as soon as it is true. Raises TimeoutError when the time is up.
 
-    For what Temporal or the database knows and tells nobody: asking again is the only way to learn of it.
+    For what Temporal, the database or another process knows and tells nobody: to ask again is the only way.
     """
-    async with asyncio.timeout(BOUND):
+    async with asyncio.timeout(seconds):
         while not (found := await condition()):  # noqa: ASYNC110 (there is no event to wait for)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause)
     return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from tests.replay.studio import BOUND, Studio, by_step
+from tests.integration.stage import BOUND
+from tests.replay.studio import Studio, by_step
 from turnlane.agent import ToolError, tool
 from turnlane.agent.models import Action, Call, Pause, Say, Script, ScriptedRequest
 from turnlane.client import Ticket

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 
+from tests.integration.stage import BOUND, until
 from turnlane.agent import Agent, ScriptedModel, tool
 from turnlane.agent.models import Action, Script, ScriptedRequest
 from turnlane.agent.tools import Tool
@@ -24,8 +25,6 @@ from turnlane.store.protocol import Store
 from turnlane.store.sql import SqlStore
 from turnlane.testing.races import Barrier
 from turnlane.worker import build_worker
-
-BOUND = 30.0
 
 
 class BreakableStore:
@@ -118,9 +117,11 @@ class Studio:
 
     async def until_ended(self, name: str, times: int) -> None:
         """Return once the activity of a tool has ended that often in the history that the lane has now."""
-        async with asyncio.timeout(BOUND):
-            while await self._ended(name) < times:  # noqa: ASYNC110 (what it asks of is the server)
-                await asyncio.sleep(0.05)
+
+        async def ended() -> bool:
+            return await self._ended(name) >= times
+
+        await until(ended)
 
     async def _ended(self, name: str) -> int:
         scheduled: set[int] = set()
@@ -135,13 +136,12 @@ class Studio:
 
     async def until_moved(self) -> None:
         """Return once the lane has moved to a fresh history since it was first remembered."""
-        async with asyncio.timeout(BOUND):
-            while True:
-                described = await self.lane.describe()
-                first = described.raw_description.workflow_execution_info.first_run_id
-                if described.run_id != first:
-                    return
-                await asyncio.sleep(0.05)
+
+        async def moved() -> bool:
+            described = await self.lane.describe()
+            return described.run_id != described.raw_description.workflow_execution_info.first_run_id
+
+        await until(moved)
 
     def hold(self) -> Tool:
         """A tool that returns when the test releases it."""

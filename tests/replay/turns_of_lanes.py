@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from tests.integration.stage import BOUND
 from tests.replay.recipes import ADD, add, ended, slow, turn
-from tests.replay.studio import BOUND, Studio, agent, by_step
+from tests.replay.studio import Studio, agent, by_step
 from turnlane.agent import Agent, Compaction, SummaryContext, ToolContext, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedRequest
 from turnlane.client import Turnlane
