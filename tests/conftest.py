@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
+from tests.postgresql import Databases, served
 from turnlane.agent import Agent
 from turnlane.client import Turnlane
 from turnlane.client.dev_config import DevConfig
@@ -48,6 +49,13 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevS
 async def temporal(server: DevServer) -> Client:
     """A connection to the shared server."""
     return await Client.connect(server.target, data_converter=pydantic_data_converter)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Databases]:
+    """The PostgreSQL server that all tests share."""
+    with served() as databases:
+        yield databases
 
 
 @dataclass

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from sqlalchemy import URL
 
+from tests.postgresql import Databases
 from turnlane.records.admissions import BlobRef, Policy, Receipt
 from turnlane.records.base import JsonObject
 from turnlane.records.lane import AbortReason
@@ -52,12 +54,15 @@ from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
 from turnlane.store.payloads import Committed, NewCall, StepFinish, StepStart, Written
 from turnlane.store.sql import SqlStore, open_store
 
-STORES = ("file", "memory", "aiosqlite")
+STORES = ("file", "memory", "aiosqlite", "postgresql")
 """Another database joins the suite with a name here and a URL below."""
 
 
-def store_url(kind: str, folder: Path) -> str:
-    """Where the store of a kind lives."""
+async def store_url(kind: str, folder: Path, request: pytest.FixtureRequest) -> str | URL:
+    """Where an empty store of a kind lives."""
+    if kind == "postgresql":
+        databases: Databases = request.getfixturevalue("postgresql")
+        return await databases.clean()
     return {
         "file": str(folder / "store.db"),
         "memory": ":memory:",
@@ -68,7 +73,7 @@ def store_url(kind: str, folder: Path) -> str:
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
     """An empty store."""
-    opened = await open_store(store_url(request.param, tmp_path))
+    opened = await open_store(await store_url(request.param, tmp_path, request))
     yield opened
     await opened.close()
 

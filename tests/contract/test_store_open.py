@@ -51,7 +51,7 @@ HANG_IN_A_TRANSACTION = """
 import sys
 from sqlalchemy import insert
 from turnlane.store.database import ThreadedSqlite
-from turnlane.store.sqlite import sqlite_url
+from turnlane.store.urls import store_url
 from turnlane.store.tables import TOMBSTONE
 from datetime import UTC, datetime
 
@@ -61,7 +61,7 @@ def statements(connection):
     print("written", flush=True)
     sys.stdin.readline()
 
-ThreadedSqlite(sqlite_url(sys.argv[1]), 5.0)._transact(statements, True)
+ThreadedSqlite(store_url(sys.argv[1]), 5.0)._transact(statements, True)
 """
 
 

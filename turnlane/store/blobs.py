@@ -13,11 +13,12 @@ from turnlane.store.payloads import StoredBlob
 from turnlane.store.reads import find_visible
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow
-from turnlane.store.work import refuse_purged
+from turnlane.store.work import hold_conversation, refuse_purged
 
 
 def put_blob(connection: Connection, conversation_id: str, data: bytes, media_type: str, now: datetime) -> BlobRef:
     """Keep content. Put again, it is the same blob with one use more, deleted with the last."""
+    hold_conversation(connection, conversation_id)
     refuse_purged(connection, conversation_id)
     name = blob_id_of(data)
     digest = name.removeprefix("blob-")

@@ -1,7 +1,7 @@
 """The database: runs a function in one transaction, and says what an error means.
 
 Everything else in the store is plain functions over a SQLAlchemy connection. How they are run is
-decided here alone: by an async engine (`sqlite+aiosqlite`, and whatever else has an async driver), or,
+decided here alone: by an async engine (`sqlite+aiosqlite`; `turnlane.store.postgresql` for PostgreSQL), or,
 for a SQLite path, by threads. A thread makes one hop a transaction where an async driver for SQLite,
 itself a thread, makes four a statement: a commit takes 0.6 ms instead of 3. And a caller that is
 cancelled cannot leave a transaction open: the thread brings it to its end.
@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -30,9 +30,15 @@ Statements = Callable[[Connection], Answer]
 
 READERS = 4
 
+POSTGRESQL = frozenset({"postgresql", "postgres", "postgresql+asyncpg"})
+"""What URLs of PostgreSQL databases begin with."""
+
 
 class Database(ABC):
     """Runs functions over a connection, each in one transaction: applied whole or not at all."""
+
+    retries_opening: ClassVar[bool] = True
+    """Whether opening a store is tried again for a while when the database is busy."""
 
     @abstractmethod
     async def read(self, statements: Statements[Answer]) -> Answer:
@@ -85,7 +91,7 @@ class ThreadedSqlite(Database):
 
 
 class AsyncDatabase(Database):
-    """Any database with an async driver. On SQLite in memory, transactions share one connection and take turns."""
+    """SQLite by an async driver. In memory, transactions share one connection and take turns."""
 
     def __init__(self, url: URL, busy_seconds: float) -> None:
         options = sqlite.connect_options(url, busy_seconds)
@@ -143,4 +149,17 @@ def connect(url: URL, busy_seconds: float) -> Database:
         return ThreadedSqlite(url, busy_seconds)
     if url.drivername == "sqlite+aiosqlite":
         return AsyncDatabase(url, busy_seconds)
-    raise StoreSchemaError(f"no store for the database {url.drivername!r}; use a path or a sqlite URL")
+    if url.drivername in POSTGRESQL:
+        return _postgresql(url, busy_seconds)
+    raise StoreSchemaError(f"no store for the database {url.drivername!r}; use a path, or a sqlite or postgresql URL")
+
+
+def _postgresql(url: URL, busy_seconds: float) -> Database:
+    # Only who uses it needs it: the driver is an extra, and it takes long to load.
+    try:
+        from turnlane.store.postgresql import Postgresql
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StoreSchemaError("PostgreSQL needs its driver: pip install 'turnlane[postgresql]'") from error
+    return Postgresql(url, busy_seconds)

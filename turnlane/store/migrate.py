@@ -11,9 +11,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from turnlane.records.errors import StoreSchemaError
+from turnlane.store.holding import SCHEMA, has_many_writers, hold_name
 from turnlane.store.revision import SCRIPTS as SCRIPTS
 from turnlane.store.revision import VERSION_TABLE as VERSION_TABLE
-from turnlane.store.revision import is_current
+from turnlane.store.revision import is_current, own_schema
 
 
 def _config(connection: Connection | None, scripts: Path) -> Config:
@@ -21,11 +22,13 @@ def _config(connection: Connection | None, scripts: Path) -> Config:
     config.set_main_option("script_location", scripts.as_posix().replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["version_table"] = VERSION_TABLE
+    config.attributes["version_table_schema"] = None if connection is None else own_schema(connection)
     return config
 
 
 def _revision(connection: Connection) -> str | None:
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    options = {"version_table": VERSION_TABLE, "version_table_schema": own_schema(connection)}
+    context = MigrationContext.configure(connection, opts=options)
     return context.get_current_revision()
 
 
@@ -43,6 +46,8 @@ def migrate(connection: Connection, scripts: Path = SCRIPTS) -> None:
     Raises `StoreSchemaError` and changes nothing when the store is of a revision that this release does
     not know, or holds tables of ours that no migration of ours made.
     """
+    if has_many_writers(connection):
+        hold_name(connection, SCHEMA)
     if is_current(connection, scripts):
         # Another process was first. The many that waited for it must not hold the slot for long.
         return

@@ -19,9 +19,14 @@ def needed_revision(scripts: Path = SCRIPTS) -> str:
     return max(script.name.partition("_")[0] for script in (scripts / "versions").glob("[0-9]*_*.py"))
 
 
+def own_schema(connection: Connection) -> str | None:
+    """Return the schema that the tables are in, None where a database has none: the search path's first."""
+    return inspect(connection).default_schema_name if connection.dialect.name == "postgresql" else None
+
+
 def is_current(connection: Connection, scripts: Path = SCRIPTS) -> bool:
     """Whether the schema needs nothing. Only reads, so that a usual open never waits for a writer."""
-    if not inspect(connection).has_table(VERSION_TABLE):
+    if not inspect(connection).has_table(VERSION_TABLE, schema=own_schema(connection)):
         return False
     query = select(column("version_num", String)).select_from(table(VERSION_TABLE))
     found: Sequence[str] = connection.execute(query).scalars().all()

@@ -61,7 +61,7 @@ from turnlane.store.payloads import (
     Written,
 )
 from turnlane.store.revision import is_current
-from turnlane.store.sqlite import sqlite_url
+from turnlane.store.urls import store_url
 
 Clock = Callable[[], datetime]
 
@@ -71,12 +71,12 @@ def _utc_now() -> datetime:
 
 
 async def open_store(url_or_path: str | URL, *, busy_seconds: float = 5.0, clock: Clock = _utc_now) -> SqlStore:
-    """Open a store, creating or migrating its schema; a plain path is a SQLite file, `:memory:` one in memory.
+    """Open a store, creating or migrating its schema: a `postgresql://` URL, the path of a SQLite file, or `:memory:`.
 
     `busy_seconds` bounds the wait for another process's write; then the call raises
     `StoreUnavailableError`. A schema that this release does not know raises `StoreSchemaError`.
     """
-    database = connect(sqlite_url(url_or_path), busy_seconds)
+    database = connect(store_url(url_or_path), busy_seconds)
     try:
         await _bring_up(database, busy_seconds)
     except BaseException:
@@ -95,7 +95,7 @@ async def _bring_up(database: Database, busy_seconds: float) -> None:
             return
         except StoreUnavailableError:
             # Turning a fresh file to WAL needs it alone, and SQLite does not wait for that by itself.
-            if monotonic() >= deadline:
+            if not database.retries_opening or monotonic() >= deadline:
                 raise
             await asyncio.sleep(0.02)
 
@@ -108,7 +108,7 @@ async def _migrate(database: Database) -> None:
 
 
 class SqlStore:
-    """A `Store` on SQLite. Safe to share by all tasks of a process; other processes may open the same file."""
+    """A `Store` on SQLite or PostgreSQL. Safe to share by all tasks of a process; other processes may open the same."""
 
     def __init__(self, database: Database, clock: Clock = _utc_now) -> None:
         self._database = database

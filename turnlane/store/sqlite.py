@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, Connection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
@@ -28,15 +28,6 @@ PASSING = frozenset(
     }
 )
 """Primary result codes of conditions that a later call may not meet."""
-
-
-def sqlite_url(url_or_path: str | URL) -> URL:
-    """Return the URL of a store: a URL as it is, anything else as the path of a SQLite file."""
-    if isinstance(url_or_path, URL):
-        return url_or_path
-    if "://" in url_or_path:
-        return make_url(url_or_path)
-    return URL.create("sqlite", database=url_or_path)
 
 
 def is_memory(url: URL) -> bool:

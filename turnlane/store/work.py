@@ -14,13 +14,30 @@ from turnlane.records.ledger import LedgerKind
 from turnlane.records.runs import LIVE_STATES
 from turnlane.records.spending import Tally
 from turnlane.store.delivery import Note, Told, dump_notes
+from turnlane.store.holding import has_many_writers, hold_name
 from turnlane.store.statements import find_row, insert_rows, new_row, update_row
 from turnlane.store.tables import TOMBSTONE, ConversationRow, LedgerRow, RunRow
 
+HELD = "conversation"
+
 
 def find_conversation(connection: Connection, conversation_id: str) -> ConversationRow | None:
-    """Return a conversation's row for writing, also one that only reserves an epoch; None if there is none."""
-    return find_row(connection, ConversationRow, conversation_id, lock=True)
+    """Return a conversation's row for writing, also one that only reserves an epoch; None if there is none.
+
+    No other transaction writes to the conversation until this one ends, so this is the first thing a write does.
+    """
+    row = find_row(connection, ConversationRow, conversation_id, lock=True)
+    if row is None and has_many_writers(connection):
+        # There is no row to hold. Who waited for another's to come, or for a purge, finds out what became of it.
+        hold_name(connection, HELD, conversation_id)
+        row = find_row(connection, ConversationRow, conversation_id, lock=True)
+    return row
+
+
+def hold_conversation(connection: Connection, conversation_id: str) -> None:
+    """Hold a conversation, whether it exists or not, for a write that needs nothing of its row."""
+    if has_many_writers(connection):
+        find_conversation(connection, conversation_id)
 
 
 def is_purged(connection: Connection, conversation_id: str) -> bool:
