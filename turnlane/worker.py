@@ -21,6 +21,7 @@ from turnlane.activities.compaction import Compactions
 from turnlane.activities.deliveries import DeliveryWork
 from turnlane.activities.judging import Judging
 from turnlane.activities.lane_work import LaneWork
+from turnlane.activities.operator_sink import OperatorSink
 from turnlane.activities.provider_step import ProviderSteps
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.tool_calls import ToolCalls
@@ -47,6 +48,7 @@ def build_worker(
     providers: Providers | None = None,
     approval_keys: ApprovalKeys | None = None,
     invocations: Auditor | None = None,
+    operator_events: OperatorSink | None = None,
     graceful_seconds: float = 10.0,
     sandboxed: bool = False,
     **options: Any,
@@ -60,7 +62,8 @@ def build_worker(
     run in the SDK's sandbox, which finds out what a workflow must not do, and costs a fifth of a turn's work; the
     lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. `approval_keys` sign what
     people are asked to approve; without them those of `TURNLANE_APPROVAL_KEYS` do, if there are any. With
-    `invocations` (a `ModelInvocations`), runs leave receipts. Raises ValueError for two agents of one name, and for
+    `invocations` (a `ModelInvocations`), runs leave receipts. `operator_events` are told of runs and their steps; the
+    sink stays open when the worker ends. Raises ValueError for two agents of one name, and for
     keys that cannot work, TypeError for invocations of another store.
     """
     by_name = _by_name(agents)
@@ -73,7 +76,9 @@ def build_worker(
         client,
         task_queue=task_queue,
         workflows=[ConversationLane],
-        activities=_activities(store, by_name, bus, settings, providers or Providers(), keys, invocations),
+        activities=_activities(
+            store, by_name, bus, settings, providers or Providers(), keys, invocations, operator_events
+        ),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
@@ -99,9 +104,10 @@ def _activities(
     providers: Providers,
     keys: ApprovalKeys | None,
     invocations: Auditor | None,
+    sink: OperatorSink | None,
 ) -> list[Callable[..., Any]]:
     """Everything that lanes have done by a worker."""
-    work = LaneWork(store, agents, bus, settings)
+    work = LaneWork(store, agents, bus, settings, sink)
     return [
         work.open_lane,
         work.load_queue,
@@ -110,7 +116,7 @@ def _activities(
         work.settle_calls,
         work.prepare_admissions,
         work.check_model,
-        ProviderSteps(store, agents, bus, providers, keys, invocations).provider_step,
+        ProviderSteps(store, agents, bus, providers, keys, invocations, sink).provider_step,
         Compactions(store, agents, bus, providers).compact,
         ToolCalls(store, agents, bus).tool_call,
         Answers(store, agents, bus, keys).open_answers,
@@ -162,10 +168,11 @@ async def run_worker(
     bus: EventBus,
     task_queue: str = TASK_QUEUE,
     settings: LaneSettings | None = None,
+    operator_events: OperatorSink | None = None,
     graceful_seconds: float = 10.0,
     **options: Any,
 ) -> None:
-    """Serve until cancelled; then finish what is under way within the grace time and return."""
+    """Serve until cancelled; then finish what is under way within the grace time, flush `operator_events`, return."""
     shown = await has_search_attributes(client)
     settings = (settings or LaneSettings()).model_copy(update={"search_attributes": shown})
     providers = Providers()
@@ -177,6 +184,7 @@ async def run_worker(
         task_queue=task_queue,
         settings=settings,
         providers=providers,
+        operator_events=operator_events,
         graceful_seconds=graceful_seconds,
         **options,
     )
@@ -184,3 +192,5 @@ async def run_worker(
         await worker.run()
     finally:
         await providers.aclose()
+        if operator_events is not None and not await operator_events.flush():
+            logger.warning("operator events wait still: their handler is not done")

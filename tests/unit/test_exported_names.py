@@ -12,7 +12,7 @@ import turnlane.client
 import turnlane.testing
 import turnlane.workflows
 from turnlane import worker
-from turnlane.activities import invocations
+from turnlane.activities import invocations, operator_sink
 
 AGENT = [
     "Acceptance",
@@ -94,6 +94,7 @@ AGENT = [
     "select_history",
     "tool",
 ]
+OPERATOR_SINK = ["OperatorSink"]
 INVOCATIONS = ["AuthorizationRequest", "Completion", "ModelInvocations", "current_attempt"]
 CLIENT = ["Result", "Ticket", "Turnlane"]
 WORKER = ["SEARCH_ATTRIBUTES", "TASK_QUEUE", "build_worker", "has_search_attributes", "run_worker"]
@@ -114,8 +115,14 @@ def own_names(module: types.ModuleType) -> list[str]:
 
 @pytest.mark.parametrize(
     ("module", "names"),
-    [(turnlane.agent, AGENT), (turnlane.client, CLIENT), (worker, WORKER), (invocations, INVOCATIONS)],
-    ids=["agent", "client", "worker", "invocations"],
+    [
+        (turnlane.agent, AGENT),
+        (turnlane.client, CLIENT),
+        (worker, WORKER),
+        (invocations, INVOCATIONS),
+        (operator_sink, OPERATOR_SINK),
+    ],
+    ids=["agent", "client", "worker", "invocations", "operator_sink"],
 )
 def test_a_door_opens_on_exactly_these_names(module: types.ModuleType, names: list[str]) -> None:
     assert names == own_names(module)

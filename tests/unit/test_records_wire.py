@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import types
 from datetime import UTC, datetime
 from enum import Enum
@@ -22,8 +23,8 @@ from turnlane.records.runs import Failure, FailureClass, Operation, OperationKin
 from turnlane.records.usage import CostValue, Provenance, UsageValue
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+HEXADECIMAL = re.compile(r"0-9a-f\]\{(\d+)\}")
 DIGEST = "0" * 32
-SHA256 = "0" * 64
 
 
 def _modules() -> list[types.ModuleType]:
@@ -112,7 +113,8 @@ def _value(hint: Any, full: bool) -> Any:
     if origin is Annotated:
         told = str(hint.__metadata__)
         if "0-9a-f" in told:
-            return SHA256 if "{64}" in told else DIGEST
+            length = HEXADECIMAL.search(told)
+            return DIGEST if length is None else "0" * int(length[1])
         return _value(get_args(hint)[0], full)
     if origin in (Union, types.UnionType):
         return _value(get_args(hint)[0], full)

@@ -14,6 +14,8 @@ from turnlane.activities.clock import utc_now
 from turnlane.activities.coded import LOST_CALL_MESSAGES, coded
 from turnlane.activities.failing import as_failures
 from turnlane.activities.file_checks import check_files
+from turnlane.activities.operator_sink import OperatorSink
+from turnlane.activities.operator_telling import Commits, ToldCommits
 from turnlane.activities.patience import Patience
 from turnlane.activities.publishing import tell
 from turnlane.activities.resolving import preflight
@@ -74,9 +76,15 @@ class LaneWork:
     """What every lane needs of a worker. One instance serves all lanes of the process."""
 
     def __init__(
-        self, store: Store, agents: Mapping[str, Agent], bus: EventBus, settings: LaneSettings | None = None
+        self,
+        store: Store,
+        agents: Mapping[str, Agent],
+        bus: EventBus,
+        settings: LaneSettings | None = None,
+        sink: OperatorSink | None = None,
     ) -> None:
         self._store = store
+        self._commits: Commits = store if sink is None else ToldCommits(store, sink)
         self._agents = agents
         self._bus = bus
         self._settings = settings or LaneSettings()
@@ -111,7 +119,7 @@ class LaneWork:
     @as_failures
     async def commit(self, batch: CommitBatch) -> CommitAnswer:
         """Commit a batch; what it made known is news only afterwards."""
-        committed = await self._store.commit(batch, utc_now())
+        committed = await self._commits.commit(batch, utc_now())
         tell(self._bus, committed.events)
         return _answer(batch, committed.reply)
 

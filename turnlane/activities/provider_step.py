@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
 from temporalio import activity
 
@@ -21,12 +20,15 @@ from turnlane.activities.budgets import budget_stop
 from turnlane.activities.clock import utc_now
 from turnlane.activities.complete_step import end_of_complete_step
 from turnlane.activities.draft import Draft
-from turnlane.activities.evidence import NOTHING, Spent, keep_late_evidence, request_evidence, response_evidence
+from turnlane.activities.evidence import Spent, keep_late_evidence, request_evidence, response_evidence
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
 from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.judging import judge_end
+from turnlane.activities.operator_sink import OperatorSink
+from turnlane.activities.operator_telling import tell_attempt
 from turnlane.activities.preparing import OversizedPromptError, Preparation, Prepared
+from turnlane.activities.progress import Account, Progress
 from turnlane.activities.providers.base import (
     Finish,
     GeneratedFile,
@@ -51,7 +53,6 @@ from turnlane.activities.silence import Silence, SilenceError
 from turnlane.activities.step_ends import failed_step, refused_step, silence_of
 from turnlane.agent.agent import Agent
 from turnlane.agent.approval_keys import ApprovalKeys
-from turnlane.agent.pricing import unreported, with_cost
 from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
@@ -80,8 +81,10 @@ class ProviderSteps:
         providers: Providers,
         keys: ApprovalKeys | None = None,
         auditor: Auditor | None = None,
+        sink: OperatorSink | None = None,
     ) -> None:
         self._auditor = auditor
+        self._sink = sink
         self._store = store
         self._agents = agents
         self._bus = bus
@@ -103,16 +106,8 @@ class ProviderSteps:
                 return await step.make()
         except StaleFenceError as error:
             return refused_step(attempt, error)
-
-
-@dataclass
-class _Progress:
-    """What one attempt has seen of the stream."""
-
-    since_checkpoint: int = 0
-    finish: Finish | None = None
-    early: Spent = NOTHING
-    response_id: str | None = None
+        finally:
+            step.tell(self._sink)
 
 
 class _Step:
@@ -141,7 +136,7 @@ class _Step:
         self._keys = keys
         self._asked: tuple[AskedApproval, ...] = ()
         self._draft = Draft(agent)
-        self._progress = _Progress()
+        self._progress = Progress()
         self._model = agent.own_model
         self._operation = Operation(
             operation_id=f"{fence.run_id[:200]}:{fence.token}:{fence.step}:{fence.attempt}",
@@ -211,6 +206,7 @@ class _Step:
     async def _converse(self, provider: Provider, request: ProviderRequest) -> StepOutcome:
         try:
             await self._audit.announce()
+            self._progress.is_asked = True
             async with contextlib.aclosing(self._audit.stream(provider.stream(request))) as stream:
                 await self._read(stream)
             failure = self._settled()
@@ -332,20 +328,19 @@ class _Step:
     async def _end(self, end: StepEnd, phase: OperationPhase, failure: Failure | None) -> StepOutcome:
         """Store how the attempt ended, however long the store is away: it was paid for."""
         finish = self._progress.finish
-        spent = Spent(finish.usage, finish.raw_usage) if finish and finish.usage else self._progress.early
-        prices = self._agent.price_list.of(self._model.name, finish.model if finish else None)
-        usage = with_cost(spent.usage, prices)
-        spent = Spent(usage, spent.raw)
-        is_unbilled = self._is_unbilled(failure)
+        self._progress.failure, self._progress.was_aborted = failure, end is StepEnd.ABORTED
+        self._operation = self._operation.model_copy(update={"phase": phase, "finished_at": utc_now()})
+        account = self._account()
+        usage = account.spent.usage
         record = StepFinish(
             fence=self._fence,
             assistant_message_id=self._request.assistant_message_id,
-            operation=self._operation.model_copy(update={"phase": phase, "finished_at": utc_now()}),
+            operation=self._operation,
             parts=self._draft.parts(),
             calls=tuple(self._draft.calls),
-            usage=usage or (None if is_unbilled else unreported(prices, is_whole=finish is not None)),
-            evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id, spent),
-            unbilled=is_unbilled,
+            usage=account.charged,
+            evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id, account.spent),
+            unbilled=account.charged is None,
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
         )
         written = await self._write_through(record)
@@ -363,10 +358,14 @@ class _Step:
             asked=self._asked if end is StepEnd.FINISHED else (),
         )
 
-    def _is_unbilled(self, failure: Failure | None) -> bool:
-        """Whether the call was not made, or refused with a status before anything was answered."""
-        is_refused = failure is not None and failure.status is not None
-        return self._audit.is_refused or (is_refused and self._progress.response_id is None and not self._draft.parts())
+    def _account(self) -> Account:
+        silent = not self._draft.parts()
+        return self._progress.account(self._agent, self._model, is_silent=silent, is_refused=self._audit.is_refused)
+
+    def tell(self, sink: OperatorSink | None) -> None:
+        """Tell operators what the attempt came to, also where its run is another's by now: it was paid for."""
+        if sink is not None and self._progress.is_asked:
+            tell_attempt(sink, self._fence, self._model, self._operation, self._progress, self._account())
 
     async def _write_through(self, record: StepFinish) -> Written:
         """Store the end of the attempt, also when the activity is cancelled meanwhile: it has all there is to store.

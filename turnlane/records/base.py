@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import (
@@ -67,6 +67,13 @@ RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256), After
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_printable)]
 Timestamp = Annotated[AwareDatetime, AfterValidator(_utc)]
+
+
+def elapsed_ms(since: datetime | None, until: datetime | None) -> int | None:
+    """Return the whole milliseconds between two moments, if both are known; a clock that went back makes none."""
+    if since is None or until is None:
+        return None
+    return max(0, (until - since) // timedelta(milliseconds=1))
 
 
 def clean_text(text: str) -> str:

@@ -12,14 +12,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from turnlane.records.base import Count, Json, Name, ProviderEnvelope, Record, RecordId, Text, Timestamp
+from turnlane.records.base import UNSAID, Count, Json, Name, ProviderEnvelope, Record, RecordId, Text, Timestamp
 from turnlane.records.messages import Message
 from turnlane.records.runs import Failure, Operation, Run, RunState, TerminalReason, Version
 from turnlane.records.usage import Usage
 
 
 class Metrics(Record):
-    """What a run has spent so far, cumulative: read the latest, never add. Durations in milliseconds."""
+    """What a run has spent so far, cumulative: read the latest, never add.
+
+    Of a run that ended, `duration_ms` is the time since it was first acquired, and `ttft_ms` from there to its first
+    output.
+    """
 
     partial: bool
     usage: Usage
@@ -52,10 +56,14 @@ class AdmissionEvent(_Durable):
 
 
 class RunStateEvent(_Durable):
-    """A run changed its state: queued, acquired, asked to stop, requeued, or ended."""
+    """A run changed its state: queued, acquired, asked to stop, requeued, or ended.
+
+    One that was acquired tells the time since its admission.
+    """
 
     type: Literal["run-state"] = "run-state"
     state: RunState
+    queue_wait_ms: Annotated[Count | None, UNSAID] = None
 
 
 class RunOperationEvent(_Durable):

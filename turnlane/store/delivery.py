@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection
 
-from turnlane.records.base import Name, Payload, RecordId
+from turnlane.records.base import UNSAID, Count, Name, Payload, RecordId
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.events import (
     AdmissionEvent,
@@ -45,6 +45,7 @@ class RunStateNote(Payload):
     run_id: RecordId
     message_id: None = None
     state: RunState
+    queue_wait_ms: Annotated[Count | None, UNSAID] = None
 
 
 class OperationNote(Payload):
@@ -129,7 +130,7 @@ def _event(conversation_id: str, told: Told, messages: Mapping[str, Message]) ->
         case RunStateNote():
             return RunStateEvent(
                 conversation_id=conversation_id, run_id=note.run_id, emitted_at=at, snapshot_version=version,
-                state=note.state,
+                state=note.state, queue_wait_ms=note.queue_wait_ms,
             )  # fmt: skip
         case OperationNote():
             return RunOperationEvent(

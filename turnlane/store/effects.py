@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sqlalchemy import bindparam, delete, select, union_all
 
 from turnlane.records.admissions import BlobRef
-from turnlane.records.base import JsonObject
+from turnlane.records.base import JsonObject, elapsed_ms
 from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.messages import Message, MessageStatus, Part, Role
 from turnlane.records.mutations import AdmitInput, NewRun, RequestInterrupt, RequeueRun, StartRun
@@ -231,7 +231,7 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
     if run.execution_sequence is None:
         move_block(work, run)
         insert_draft(work, run, MessageStatus.STREAMING, at)
-        run.execution_sequence = work.head.version
+        run.execution_sequence, run.started_at = work.head.version, at
     else:
         _clear_draft(work, run, from_step=run.steps_done if effect.resumes else 0)
     run.state = RunState.RUNNING
@@ -243,7 +243,8 @@ def start(work: Work, effect: StartRun, at: datetime) -> Change:
     else:
         _take_up_calls(work, run)
     work.touch(run, at)
-    return Change((run,), (state_note(run),), describe_effect(effect))
+    note = state_note(run).model_copy(update={"queue_wait_ms": elapsed_ms(run.created_at, at)})
+    return Change((run,), (note,), describe_effect(effect))
 
 
 def _take_up_calls(work: Work, run: RunRow) -> None:

@@ -215,6 +215,7 @@ def tell_operation(work: Work, run: RunRow, operation: Operation, now: datetime)
 def _operation_note(run: RunRow, operation: Operation) -> OperationNote:
     """Make an operation the run's last one, and return what watchers are told of it."""
     run.last_operation = operation.model_dump_json()
+    run.first_output_at = run.first_output_at or operation.first_output_at
     return OperationNote(run_id=run.id, operation=operation)
 
 

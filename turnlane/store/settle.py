@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from turnlane.records.base import elapsed_ms
 from turnlane.records.events import Metrics
 from turnlane.records.messages import ControlPart, MessageStatus
 from turnlane.records.mutations import Absorption, SettleRun
@@ -45,7 +46,7 @@ def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
     absorbed = _end_message(work, run, effect, status, at)
     _end_run(work, run, effect, ending.state)
     work.touch(run, at)
-    return Change((run, *absorbed), _notes(run, effect, absorbed), describe_effect(effect))
+    return Change((run, *absorbed), _notes(run, effect, absorbed, at), describe_effect(effect))
 
 
 def _may_end(run: RunRow, state: RunState) -> bool:
@@ -118,19 +119,28 @@ def _add_control(work: Work, run: RunRow, effect: SettleRun) -> None:
     insert_rows(work.connection, SegmentRow, row)
 
 
-def _notes(run: RunRow, effect: SettleRun, absorbed: tuple[RunRow, ...]) -> tuple[Note, ...]:
+def _notes(run: RunRow, effect: SettleRun, absorbed: tuple[RunRow, ...], at: datetime) -> tuple[Note, ...]:
     """Return what watchers are told: giving a run up has no terminal event, a cancel has both."""
     if effect.reason is TerminalReason.ABANDONED:
         return (state_note(run),)
     own = (state_note(run),) if effect.reason is TerminalReason.CANCELLED else ()
-    usage = computed(load_usage(run.usage))
     terminal = TerminalNote(
         run_id=run.id,
         message_id=run.assistant_message_id,
         reason=effect.reason,
         policy_name=effect.policy_name,
         failure=effect.failure,
-        metrics=Metrics(partial=usage.partial or effect.reason not in _ANSWERED, usage=usage),
+        metrics=_metrics(run, effect, at),
         run=run_record(run),
     )
     return (*(state_note(other) for other in absorbed), *own, terminal)
+
+
+def _metrics(run: RunRow, effect: SettleRun, at: datetime) -> Metrics:
+    usage = computed(load_usage(run.usage))
+    return Metrics(
+        partial=usage.partial or effect.reason not in _ANSWERED,
+        usage=usage,
+        duration_ms=elapsed_ms(run.started_at, at),
+        ttft_ms=elapsed_ms(run.started_at, run.first_output_at),
+    )

@@ -139,6 +139,8 @@ class RunRow(StoreTable, table=True):
     checkpoint_seq: int | None = _count(default=None)
     prepared: str | None = _json(default=None)
     fence_model: int = _count(default=0, sa_column_kwargs={"server_default": "0"})
+    started_at: datetime | None = _time(default=None)
+    first_output_at: datetime | None = _time(default=None)
     created_at: datetime = _time()
     updated_at: datetime = _time()
 

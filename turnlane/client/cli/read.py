@@ -25,6 +25,7 @@ from turnlane.records.approvals import PendingApproval
 from turnlane.records.errors import InvalidInputError, RunNotFoundError
 from turnlane.records.events import EVENT_ADAPTER
 from turnlane.records.ledger import LedgerKind
+from turnlane.records.operator_events import OPERATOR_EVENT_ADAPTER
 from turnlane.records.runs import RunView
 from turnlane.records.usage import Usage
 
@@ -182,11 +183,14 @@ async def schema(
 
 
 def record_schemas() -> dict[str, Any]:
-    """The JSON schemas of all records, and of `Event`, by name; they refer to each other as `#/$defs/NAME`."""
+    """The JSON schemas of all records, and of `Event` and `OperatorEvent`, by name; they refer to each other as
+    `#/$defs/NAME`."""
     _, combined = models_json_schema([(model, "validation") for model in _records()])
     definitions: dict[str, Any] = combined["$defs"]
-    event = EVENT_ADAPTER.json_schema(ref_template=f"{DEFS}{{model}}")
-    return {**definitions, **event.pop("$defs", {}), "Event": event}
+    for name, adapter in (("Event", EVENT_ADAPTER), ("OperatorEvent", OPERATOR_EVENT_ADAPTER)):
+        schema = adapter.json_schema(ref_template=f"{DEFS}{{model}}")
+        definitions |= {**schema.pop("$defs", {}), name: schema}
+    return definitions
 
 
 def _needed(name: str, definitions: dict[str, Any]) -> set[str]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from temporalio.client import Client
@@ -24,11 +24,17 @@ from turnlane.client.settings import Settings
 from turnlane.records.errors import InvalidInputError, TemporalUnavailableError
 from turnlane.store.bus import EventBus, InProcessBus
 
+if TYPE_CHECKING:
+    from turnlane.activities.operator_sink import OperatorSink
+
 NO_MODEL = "No model key was found: the agent plays an offline script, it is not a model."
 WHAT_NEXT = "In another terminal: turnlane chat, or in a checkout ./run chat. Ctrl-C stops everything."
 
 Agents = Annotated[
     list[str] | None, Option("--agent", metavar="MODULE:NAME", help="An agent, or a list of them; may be repeated.")
+]
+OperatorEvents = Annotated[
+    str | None, Option("--operator-events", metavar="MODULE:NAME", help="A function, or a sink, to tell of runs.")
 ]
 
 
@@ -45,6 +51,7 @@ async def dev(
     port: Annotated[int | None, Option(min=0, max=65535, help="Temporal's port; 0 for any free one.")] = None,
     ui_port: Annotated[int | None, Option(min=0, max=65535, help="The UI's port; 0 for any free one.")] = None,
     workers: Annotated[int, Option(min=1, help="How many workers.")] = 1,
+    operator_events: OperatorEvents = None,
 ) -> None:
     """Run everything here: Temporal with its UI, store, event bus and workers, until Ctrl-C."""
     # Imported here: only this verb needs the whole stack, and it takes long to load.
@@ -55,8 +62,8 @@ async def dev(
     settings = load_config(config)
     given = {"port": port, "ui_port": ui_port}
     settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
-    async with until_signalled() as signalled:
-        async with Stack(settings, agents=agents, workers=workers) as stack:
+    async with until_signalled() as signalled, opened_sink(operator_events) as sink:
+        async with Stack(settings, agents=agents, workers=workers, operator_events=sink) as stack:
             _tell_stack(session, stack.dev_file, agents)
             if not agent and isinstance(agents[0].own_model, ScriptedModel):
                 session.out.say(NO_MODEL, "yellow")
@@ -65,7 +72,7 @@ async def dev(
             session.out.say("stopping: answers in flight go on at the next start", "dim")
 
 
-async def worker(session: Session, agent: Agents = None) -> None:
+async def worker(session: Session, agent: Agents = None, operator_events: OperatorEvents = None) -> None:
     """Run a worker against the Temporal, store and event bus that the settings name, until Ctrl-C."""
     # Imported here: only this verb needs a store and a worker whatever is set, and they take long to load.
     from turnlane.store.bus_socket import SocketBus
@@ -80,10 +87,11 @@ async def worker(session: Session, agent: Agents = None) -> None:
     bus: EventBus = SocketBus(settings.bus) if settings.bus is not None else InProcessBus()
     try:
         client = await _connect(settings)
-        async with until_signalled() as signalled:
+        async with until_signalled() as signalled, opened_sink(operator_events) as sink:
             session.out.record({"address": settings.address, "task_queue": settings.task_queue})
             session.out.say(f"serving {_names(agents)} on task queue {settings.task_queue} at {settings.address}")
-            serving = run_worker(client, store=store, agents=agents, bus=bus, task_queue=settings.task_queue)
+            queue = settings.task_queue
+            serving = run_worker(client, store=store, agents=agents, bus=bus, task_queue=queue, operator_events=sink)
             await _first(signalled.wait(), serving)
     finally:
         await bus.close()
@@ -111,19 +119,40 @@ def load_agents(names: Sequence[str]) -> tuple[Agent, ...]:
 
     Raises `InvalidInputError` naming what cannot be loaded; of an error inside the module only the kind is told.
     """
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     return tuple(agent for name in names for agent in _load(name))
 
 
-def _load(name: str) -> Iterable[Agent]:
+@asynccontextmanager
+async def opened_sink(name: str | None) -> AsyncIterator[OperatorSink | None]:
+    """The operator sink that `module:name` stands for, or one around the function; it is closed in the end.
+
+    Raises `InvalidInputError` naming what cannot be loaded.
+    """
+    from turnlane.activities.operator_sink import OperatorSink
+
+    if name is None:
+        yield None
+        return
+    found = _found(name, "a handler of operator events")
+    if not isinstance(found, OperatorSink) and not callable(found):
+        raise InvalidInputError(f"{name!r} is neither a function nor an OperatorSink")
+    async with found if isinstance(found, OperatorSink) else OperatorSink(found) as sink:
+        yield sink
+
+
+def _found(name: str, kind: str) -> Any:
+    """What `module:name` stands for."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise InvalidInputError(f"an agent is named as module:name, not {name!r}")
+        raise InvalidInputError(f"{kind} is named as module:name, not {name!r}")
     module = _import(module_name)
     if not hasattr(module, attribute):
         raise InvalidInputError(f"module {module_name!r} has no {attribute!r}")
-    found = getattr(module, attribute)
+    return getattr(module, attribute)
+
+
+def _load(name: str) -> Iterable[Agent]:
+    found = _found(name, "an agent")
     agents = [found] if isinstance(found, Agent) else list(found) if isinstance(found, list | tuple) else []
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
         raise InvalidInputError(f"{name!r} is neither an agent nor a list of agents")
@@ -131,6 +160,8 @@ def _load(name: str) -> Iterable[Agent]:
 
 
 def _import(name: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
     except Exception as error:
