@@ -8,14 +8,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.chaos.conftest import House, Witness
+from tests.chaos.conftest import PATIENCE, House, Witness
 from tests.chaos.worker_process import HOLD
+from tests.integration.stage import until
 from turnlane.records.base import JsonObject
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.events import AssistantDeltaEvent, AttemptResetEvent, RunStateEvent
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import Role, TextPart
-from turnlane.records.runs import RunState, TerminalReason
+from turnlane.records.operator_events import (
+    OPERATOR_EVENT_ADAPTER,
+    OperatorEvent,
+    RunStarted,
+    RunTerminal,
+    StepFinished,
+)
+from turnlane.records.runs import OperationPhase, RunState, TerminalReason
 from turnlane.records.usage import UNAVAILABLE_COST, Provenance, Usage, UsageValue
 
 pytestmark = pytest.mark.chaos
@@ -44,6 +52,22 @@ async def test_a_worker_killed_in_mid_stream_costs_one_attempt_and_no_word_of_th
     assert (computed(1), computed(2)) == (result.usage.input_tokens, result.usage.output_tokens)
     assert UNAVAILABLE_COST == result.usage.cost
     _assert_withdrawn_before_the_answer(await witness.finished())
+    started, step, ended = await _told_operators(house, 3)
+    assert (RunStarted, StepFinished, RunTerminal) == (type(started), type(step), type(ended))
+    assert isinstance(step, StepFinished) and isinstance(ended, RunTerminal)
+    assert (2, result.usage) == (step.attempt, ended.usage)
+
+
+async def _told_operators(house: House, number: int) -> list[OperatorEvent]:
+    """What operators were told, once it is so much; no id twice."""
+
+    async def told() -> bool:
+        return len(house.lines("operator")) >= number
+
+    await until(told, PATIENCE)
+    events = [OPERATOR_EVENT_ADAPTER.validate_json(line) for line in house.lines("operator")]
+    assert len(events) == len({event.event_id for event in events})
+    return events
 
 
 def _assert_withdrawn_before_the_answer(events: Sequence[object]) -> None:
@@ -208,6 +232,10 @@ async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house
     assert [sleeper.pid, successor.pid] == [pid for pid, _, _ in house.attempts(admission.run_id)]
     answers = [event for event in await house.ledger(conversation) if event.kind == LedgerKind.PROVIDER_RESPONSE]
     assert [reset.attempt] == [event.payload["attempt"] for event in answers]
+    # What the sleeper's attempt came to stands nowhere else, and was spent all the same.
+    steps = [event for event in await _told_operators(house, 4) if isinstance(event, StepFinished)]
+    phases = {(1, OperationPhase.CANCELLED), (reset.attempt, OperationPhase.COMPLETED)}
+    assert phases <= {(step.attempt, step.phase) for step in steps}
     await witness.leave()
 
 

@@ -1,7 +1,8 @@
 """A worker as a process of its own, so that a test may kill, freeze or stop it.
 
 What its agent does follows from the text of the input, and what it did is written, a line each, to files in a
-folder that outlives the process: `model` has a line for each model call, `charge` and `look` one for each effect.
+folder that outlives the process: `model` has a line for each model call, `charge` and `look` one for each effect,
+`operator` one for each operator event.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from tests.chaos.everything import StrictProvider, everything_agents, note_in
 from tests.integration.stage import until
+from turnlane.activities.operator_sink import OperatorSink
 from turnlane.activities.providers.base import ProviderRequest, StreamPart
 from turnlane.activities.providers.registry import Providers
 from turnlane.activities.providers.scripted import ScriptedProvider
@@ -252,6 +254,7 @@ async def serve(place: Place) -> None:
         task_queue=place["task_queue"],
         providers=Providers({"scripted": lambda: provider}),
         settings=LaneSettings.model_validate(place["settings"]),
+        operator_events=OperatorSink(lambda event: note(folder, "operator", event.model_dump_json())),
         graceful_seconds=0.5,
     )
     async with worker:

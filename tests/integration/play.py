@@ -18,6 +18,7 @@ from temporalio.client import WorkflowHandle
 from tests.conftest import Bench, Serve, texts
 from tests.integration.stage import BOUND, HeldStore, Stage, until
 from turnlane.activities.durable import SHORT_SECONDS
+from turnlane.activities.operator_sink import OperatorSink
 from turnlane.agent import tool
 from turnlane.client import Result, Ticket, Turnlane
 from turnlane.records.base import Json
@@ -139,16 +140,18 @@ async def open_play(
     hold: str | None = None,
     hold_answer: bool = False,
     settings: LaneSettings | None = None,
+    sink: OperatorSink | None = None,
     **agent: Any,
 ) -> Play:
     """Start a worker with a stage for its model. `hold` names a method of the workers' store that waits first,
-    or with `hold_answer` last."""
+    or with `hold_answer` last. `sink` is told of runs."""
     play = Play(bench, bench.client(), conversation, bench.store)
     if hold is not None:
         play.held = HeldStore(bench.store, hold, after=hold_answer)
         bench.store = play.held  # type: ignore[assignment]
     agent.setdefault("tools", [look])
-    await serve(play.stage.agent(**agent), providers=play.stage.providers, settings=settings)
+    actor = play.stage.agent(**agent)
+    await serve(actor, providers=play.stage.providers, settings=settings, operator_events=sink)
     bench.store = play.store
     return play
 

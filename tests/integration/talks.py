@@ -11,6 +11,7 @@ from temporalio.worker import Worker
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
+from turnlane.activities.operator_sink import OperatorSink
 from turnlane.activities.providers.registry import Providers
 from turnlane.agent import Agent, tool
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
@@ -52,7 +53,7 @@ class Talk:
 
 
 class Talks:
-    """Opens conversations, and closes what belongs to them when the test ends."""
+    """Opens conversations, and closes what belongs to them when the test ends. `sink` is told of their runs."""
 
     def __init__(self, bench: Bench, serve: Serve, conversation: str, stack: AsyncExitStack) -> None:
         self._bench = bench
@@ -61,6 +62,7 @@ class Talks:
         self._stack = stack
         self._agent: Agent | None = None
         self._worker: Worker | None = None
+        self.sink: OperatorSink | None = None
 
     async def open(
         self,
@@ -87,7 +89,8 @@ class Talks:
         """Have the worker of the last conversation stopped, and another one in its place while the context is open."""
         assert self._worker is not None and self._agent is not None
         await self._worker.shutdown()
-        async with self._bench.worker(self._agent, providers=self._providers()):
+        options: dict[str, Any] = {"providers": self._providers(), "operator_events": self.sink}
+        async with self._bench.worker(self._agent, **options):
             yield
 
     async def planned(
@@ -112,7 +115,7 @@ class Talks:
             tools=tools,
             **options,
         )
-        self._worker = await self._serve(made, providers=self._providers())
+        self._worker = await self._serve(made, providers=self._providers(), operator_events=self.sink)
         self._agent = made
         return Talk(self._bench.client(), self._conversation, server)
 
