@@ -33,6 +33,10 @@ CACHED_WORKFLOWS = int(os.environ.get("TURNLANE_TEST_CACHED_WORKFLOWS", "1000"))
 """0 makes every workflow task replay its whole history: the integration suite must pass that way too."""
 
 
+STORE = os.environ.get("TURNLANE_TEST_STORE", "file")
+"""`postgresql` runs whatever has a bench on PostgreSQL: the integration suite must pass that way too."""
+
+
 SANDBOXED = os.environ.get("TURNLANE_TEST_SANDBOXED") == "1"
 """Whether lanes run in the SDK's sandbox, which finds out what a workflow must not do."""
 
@@ -64,7 +68,8 @@ class Bench:
 
     temporal: Client
     store: SqlStore
-    path: Path
+    place: str
+    """The store's path or URL."""
     bus: InProcessBus = field(default_factory=InProcessBus)
     task_queue: str = field(default_factory=lambda: f"test-{uuid.uuid4().hex[:12]}")
 
@@ -95,12 +100,20 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(temporal: Client, tmp_path: Path) -> AsyncIterator[Bench]:
-    """A bench with an empty SQLite store on a file."""
-    path = tmp_path / "store.db"
-    store = await open_store(str(path))
+async def store_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an empty store is: a SQLite file, or a database of PostgreSQL's where a test or the environment says so."""
+    if getattr(request, "param", STORE) != "postgresql":
+        return str(tmp_path / "store.db")
+    databases: Databases = request.getfixturevalue("postgresql")
+    return (await databases.clean()).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+async def bench(temporal: Client, store_place: str) -> AsyncIterator[Bench]:
+    """A bench with an empty store."""
+    store = await open_store(store_place)
     try:
-        yield Bench(temporal, store, path)
+        yield Bench(temporal, store, store_place)
     finally:
         await store.close()
 

@@ -58,7 +58,9 @@ os.execv(binary, sys.argv[4:])
 
 
 class Server:
-    """A server process in a folder."""
+    """A server process in a folder. It asks no user for a password but the members of one role."""
+
+    by_password = "turnlane_by_password"
 
     def __init__(self, folder: Path) -> None:
         # The package looks for a runtime folder when it is imported, and warns where there is none.
@@ -72,6 +74,8 @@ class Server:
         self._log = folder / "log"
         with (self._data / "postgresql.auto.conf").open("a") as settings:
             settings.write(f"{SETTINGS}unix_socket_directories = '{self._data}'\n")
+        access = self._data / "pg_hba.conf"
+        access.write_text(f"local all +{self.by_password} scram-sha-256\n{access.read_text()}")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -71,7 +71,7 @@ async def hasty(temporal: Client, tmp_path: Path) -> AsyncIterator[Bench]:
     path = tmp_path / "hasty.db"
     store = await open_store(str(path), busy_seconds=0.2)
     try:
-        yield Bench(temporal, store, path)
+        yield Bench(temporal, store, str(path))
     finally:
         await store.close()
 
@@ -82,7 +82,7 @@ async def test_an_answer_that_the_store_refuses_for_seconds_is_kept(hasty: Bench
         ticket = await client.submit(conversation, "hi")
         call = await stage.call(1)
 
-        with refusals(4) as refused, no_writes(hasty.path):
+        with refusals(4) as refused, no_writes(Path(hasty.place)):
             call.answer("paid for")
             async with asyncio.timeout(PATIENCE):
                 await refused.reached.wait()
@@ -103,7 +103,7 @@ async def test_an_input_that_comes_while_the_store_is_away_waits_and_is_answered
     stage, client = Stage(), hasty.client(answer_seconds=PATIENCE)
     stage.play()
     async with hasty.worker(stage.agent(), providers=stage.providers):
-        with no_writes(hasty.path):
+        with no_writes(Path(hasty.place)):
             submitting = asyncio.create_task(client.submit(conversation, "hi", key="k"))
             await _until_the_lane_waits(hasty, conversation)
             early = submitting.done()
@@ -120,7 +120,7 @@ async def test_an_input_that_comes_while_the_store_is_away_waits_and_is_answered
 async def test_a_lane_that_waits_for_the_store_moves_to_another_worker(hasty: Bench, conversation: str) -> None:
     stage, client = Stage(), hasty.client()
     stage.play()
-    with no_writes(hasty.path):
+    with no_writes(Path(hasty.place)):
         async with hasty.worker(stage.agent(), providers=stage.providers):
             ticket = await client.submit(conversation, "hi", via="signal")
             await _until_the_lane_waits(hasty, conversation)
@@ -151,7 +151,7 @@ async def test_the_temporal_server_may_be_killed_in_mid_answer(tmp_path: Path, c
     stage = Stage()
     async with DevServer(config) as server:
         temporal = await Client.connect(server.target, data_converter=pydantic_data_converter)
-        bench = Bench(temporal, store, tmp_path / "store.db")
+        bench = Bench(temporal, store, str(tmp_path / "store.db"))
         client = bench.client(answer_seconds=PATIENCE)
         async with bench.worker(stage.agent(), providers=stage.providers):
             running = await client.submit(conversation, "A", key="a")

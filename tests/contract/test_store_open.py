@@ -65,7 +65,7 @@ ThreadedSqlite(store_url(sys.argv[1]), 5.0)._transact(statements, True)
 """
 
 
-async def start(script: str, path: Path) -> asyncio.subprocess.Process:
+async def start(script: str, path: Path | str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, str(path), stdin=pipe, stdout=pipe, stderr=pipe

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from temporalio.worker import Worker
 
 from tests.conftest import Bench, Serve
@@ -19,6 +19,8 @@ from turnlane.records.approvals import PendingApproval
 from turnlane.records.base import Json
 from turnlane.records.messages import ToolResultPart
 from turnlane.records.runs import TerminalReason
+from turnlane.store.database import connect
+from turnlane.store.urls import store_url
 
 PAY, SHIP, CLOSE, NOTE = (
     ("p1", "pay", '{"sum": 5}'),
@@ -113,9 +115,8 @@ async def outputs(play: Play) -> dict[str, Json]:
     return {part.call_id: part.output for part in parts if isinstance(part, ToolResultPart)}
 
 
-def tamper(bench: Bench, statement: str, **values: Any) -> None:
+async def tamper(bench: Bench, statement: str, **values: Any) -> None:
     """Change the store behind everybody's back."""
-    engine = create_engine(f"sqlite:///{bench.path}")
-    with engine.begin() as connection:
-        connection.execute(text(statement), values)
-    engine.dispose()
+    database = connect(store_url(bench.place), 5.0)
+    await database.write(lambda connection: connection.execute(text(statement), values))
+    await database.close()

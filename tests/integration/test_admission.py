@@ -154,7 +154,7 @@ async def test_two_processes_that_send_one_key_get_one_answer(
 ) -> None:
     play = await open_play(bench, serve, conversation)
     play.stage.play()
-    arguments = (server.target, str(bench.path), bench.task_queue, conversation)
+    arguments = (server.target, bench.place, bench.task_queue, conversation)
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", RESEND, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

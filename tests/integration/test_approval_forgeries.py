@@ -47,7 +47,7 @@ async def test_a_question_that_was_altered_in_the_store_is_not_acted_on(
     play = Play(bench, bench.client(), conversation, bench.store)
     async with working(play, till.tools(), approval_keys=KEYS):
         await asked(play)
-        tamper(
+        await tamper(
             bench,
             "UPDATE turnlane_segment SET parts = replace(replace(parts, :old, :new), :reason, '') WHERE slot = 0",
             old=old,
@@ -103,7 +103,7 @@ async def test_an_answer_whose_question_is_gone_by_then_fails_the_run(gated: Gat
     busy = await play.submit("busy")
     held = await play.stage.call(2)
     ticket = await respond(play, "p1", True)
-    tamper(play.bench, "UPDATE turnlane_segment SET approval_id = NULL, approval = NULL WHERE call_id = 'p1'")
+    await tamper(play.bench, "UPDATE turnlane_segment SET approval_id = NULL, approval = NULL WHERE call_id = 'p1'")
     held.answer("Yes.")
     await busy.result(BOUND)
     result = await ticket.result(BOUND)

@@ -182,7 +182,7 @@ async def test_after_its_time_a_question_cannot_be_answered(bench: Bench, serve:
 async def test_a_sibling_that_lapsed_does_not_hold_the_others_up(gated: Gated) -> None:
     play, till = gated
     await asked(play, PAY, SHIP)
-    tamper(
+    await tamper(
         play.bench,
         "UPDATE turnlane_segment SET approval_expires_at = '2020-01-01T00:00:00.000000+00:00' WHERE call_id = 's1'",
     )

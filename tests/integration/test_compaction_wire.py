@@ -187,6 +187,7 @@ def thinking(body: Any) -> list[str]:
     return [hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest() for item in found]
 
 
+@pytest.mark.parametrize("store_place", ["file", "postgresql"], indirect=True)
 @pytest.mark.parametrize("loses_lane", [False, True], ids=["", "over a lost lane"])
 @pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel], ids=["anthropic", "responses"])
 async def test_signed_thinking_of_the_turns_that_stay_goes_back_byte_for_byte(

@@ -57,7 +57,8 @@ def migrate(connection: Connection, scripts: Path = SCRIPTS) -> None:
 
 def _refuse_unknown(connection: Connection, found: str | None, scripts: Path) -> None:
     if found is None:
-        ours = [name for name in inspect(connection).get_table_names() if name.startswith("turnlane_")]
+        names = inspect(connection).get_table_names(own_schema(connection))
+        ours = [name for name in names if name.startswith("turnlane_")]
         if any(name != VERSION_TABLE for name in ours):
             raise StoreSchemaError("the store has tables named turnlane_* that turnlane did not make")
         return
