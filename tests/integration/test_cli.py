@@ -154,6 +154,9 @@ def test_for_programs_an_error_is_an_object(cli: Cli) -> None:
         ("worker", "--agent", "no.such.module:agent"),
         ("worker", "--agent", "no-colon"),
         ("worker", "--agent", "json:loads"),
+        ("worker", "--operator-events", "no-colon"),
+        ("worker", "--operator-events", "json:no_such_name"),
+        ("worker", "--operator-events", "string:digits"),
         ("dev", "--config", "no-such-file.yaml"),
         ("submit", "c", "hi", "--policy", "no-such-policy"),
         ("no-such-verb",),
@@ -194,6 +197,30 @@ def test_a_model_is_chosen_shown_and_given_back(cli: Cli) -> None:
     assert ["long", "long", None] == [reply.lines[0]["model"] for reply in (chosen, shown, own)]
     assert "I do." in cli("messages", "chosen").text
     assert "chosen: the agent's own model\n" == cli("model", "chosen").text
+
+
+OBSERVER = """
+import pathlib
+
+def observe(event):
+    with pathlib.Path("observed").open("a") as file:
+        file.write(event.model_dump_json() + "\\n")
+"""
+
+
+def test_a_function_is_told_of_runs_and_has_heard_all_when_the_worker_ends(cli: Cli) -> None:
+    (cli.folder / "observer.py").write_text(OBSERVER)
+    worker = cli.start("worker", "--operator-events", "observer:observe", "--task-queue", "observed", "--json")
+    assert worker.stdout is not None
+    assert json.loads(worker.stdout.readline())
+    cli("submit", "observed", "hello", "--wait", "--task-queue", "observed")
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=PATIENCE)
+    assert 0 == worker.returncode
+    events = [json.loads(line) for line in (cli.folder / "observed").read_text().splitlines()]
+
+    assert ["run-started", "step-finished", "run-terminal"] == [event["type"] for event in events]
+    assert {"observed"} == {event["conversation_id"] for event in events}
 
 
 def test_what_a_conversation_spent_is_shown(cli: Cli) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Bench, Serve
-from tests.integration.compacting import Talk, summary, tokens
-from tests.integration.stage import BOUND
+from tests.integration.compacting import Talk, said, summary, tokens
+from tests.integration.stage import BOUND, until
 from turnlane.agent import Agent, Compaction, CompactionState, ScriptedModel
 from turnlane.records.compaction import CompactionResult
 from turnlane.records.events import RunOperationEvent
@@ -15,6 +15,9 @@ from turnlane.records.runs import OperationKind, TerminalReason
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
 
 pytestmark = pytest.mark.server
+
+NEXT_REQUEST_SECONDS = 5.0
+"""So soon after an input its model is asked, whatever came before."""
 
 
 # --- before a run -------------------------------------------------------------------------------
@@ -212,8 +215,15 @@ async def test_a_cut_off_answer_and_a_compaction_leave_the_conversation_going(ta
     await talk.start(turns=2)
     await talk.turn("A")
     cut = await talk.turn("think")
-    after = await talk.turn("B")
+    ticket = await talk.client.submit(talk.conversation, "B")
 
+    async def is_asked() -> bool:
+        return said(talk.asked[-1]) == "B"
+
+    await until(is_asked, NEXT_REQUEST_SECONDS)
+    after = await ticket.result(BOUND)
+
+    assert 1 == len(talk.contexts)
     assert (TerminalReason.PROVIDER_STOP, TerminalReason.SUCCESS) == (cut.reason, after.reason)
     assert "answer to B" == after.text
 

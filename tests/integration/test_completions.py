@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ from turnlane.records.invocations import (
 from turnlane.records.runs import Failure, FailureClass
 from turnlane.records.steps import FinishReason
 from turnlane.records.usage import UNAVAILABLE
-from turnlane.store.sql import SqlStore
+from turnlane.store.sql import SqlStore, open_store
 from turnlane.testing.fault_plan import Gate, HttpError, Pass, Silent, Step
 from turnlane.testing.fault_server import FaultServer
 
@@ -58,6 +61,29 @@ async def test_a_key_used_for_something_else_is_a_conflict(store: SqlStore, chan
     with pytest.raises(IdempotencyConflictError):
         await invocations.complete(CompletionRequest.model_validate({**asked().model_dump(), **changes}))
     assert 2 == len(provider.attempts)
+
+
+async def test_a_restored_backup_knows_the_key_and_calls_nobody(store: SqlStore, tmp_path: Path) -> None:
+    _, invocations = spoken(store, TextDelta("Tides"), DONE)
+    done = await invocations.complete(asked())
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "completions.db")) as kept,
+        contextlib.closing(sqlite3.connect(tmp_path / "restored.db")) as backup,
+    ):
+        kept.backup(backup)
+    restored = await open_store(str(tmp_path / "restored.db"))
+    try:
+        provider, others = spoken(restored, TextDelta("Waves"), DONE)
+        again = await others.complete(asked())
+        with pytest.raises(IdempotencyConflictError):
+            await others.complete(asked(prompt="Other."))
+        told = [await receipts(invocations), await receipts(others)]
+    finally:
+        await restored.close()
+
+    assert ("duplicate", done.invocation_id, None) == (again.outcome, again.invocation_id, again.text)
+    assert [] == provider.attempts
+    assert told[0] == told[1]
 
 
 async def test_a_key_used_by_somebody_else_is_a_conflict(store: SqlStore) -> None:

@@ -106,3 +106,12 @@ async def test_an_approved_call_is_made_after_the_answer(server: DevServer, tmp_
         "waits: refund {'order': 'B2', 'amount': 500}",
         "5 paid back for A1; 500 paid back for B2",
     ] == await run_example("approvals.py", tmp_path, server.target)
+
+
+async def test_an_operator_is_told_of_a_turn(server: DevServer, tmp_path: Path) -> None:
+    assert [
+        "run-started",
+        "step-finished step 0 completed cost 1.5 computed",
+        "step-finished step 1 completed cost 3.5 computed",
+        "run-terminal success cost 5.0 computed",
+    ] == await run_example("operator_events.py", tmp_path, server.target)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 from temporalio.workflow import _Definition
@@ -22,6 +22,7 @@ from turnlane.records.events import DURABLE_TYPES, EVENT_ADAPTER
 from turnlane.records.lane import LaneSettings
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import FileLimits, Limits
+from turnlane.records.operator_events import OperatorEvent
 from turnlane.records.runs import ENDINGS, FailureClass
 from turnlane.workflows.lane import ConversationLane
 
@@ -223,6 +224,16 @@ def test_concepts_tell_every_ending_as_the_table_in_the_code() -> None:
 
 def test_the_readme_explains_every_policy() -> None:
     assert [policy.value for policy in Policy] == [row[0] for row in table(ROOT / "README.md", "policy", 1)]
+
+
+def test_every_operator_event_and_each_of_its_fields_is_explained() -> None:
+    kinds = get_args(get_args(OperatorEvent)[0])
+    common = set.intersection(*(set(kind.model_fields) for kind in kinds))
+    page = (ROOT / "docs" / "operator-events.md").read_text(encoding="utf-8")
+    told = {name: set(re.findall(r"`(\w+)`", row)) for name, row in re.findall(r"^\| `([\w-]+)` \|(.+)", page, re.M)}
+
+    assert {kind.model_fields["type"].default: set(kind.model_fields) - common for kind in kinds} == told
+    assert [] == [name for name in sorted(common) if f"`{name}`" not in page]
 
 
 def test_every_event_is_explained_with_its_class() -> None:

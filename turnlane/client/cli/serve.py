@@ -7,7 +7,7 @@ import importlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,11 +58,11 @@ async def dev(
     from turnlane.client.dev_config import load_config
     from turnlane.client.stack import Stack
 
-    agents = _agents(agent)
+    agents, sink = _agents(agent), load_sink(operator_events)
     settings = load_config(config)
     given = {"port": port, "ui_port": ui_port}
     settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
-    async with until_signalled() as signalled, opened_sink(operator_events) as sink:
+    async with until_signalled() as signalled, sink or nullcontext():
         async with Stack(settings, agents=agents, workers=workers, operator_events=sink) as stack:
             _tell_stack(session, stack.dev_file, agents)
             if not agent and isinstance(agents[0].own_model, ScriptedModel):
@@ -79,7 +79,7 @@ async def worker(session: Session, agent: Agents = None, operator_events: Operat
     from turnlane.store.sql import open_store
     from turnlane.worker import run_worker
 
-    agents = _agents(agent)
+    agents, sink = _agents(agent), load_sink(operator_events)
     settings = session.settings
     if settings.store is None:
         raise InvalidInputError("a worker needs a store: --store, TURNLANE_STORE, or a running stack", fields=["store"])
@@ -87,7 +87,7 @@ async def worker(session: Session, agent: Agents = None, operator_events: Operat
     bus: EventBus = SocketBus(settings.bus) if settings.bus is not None else InProcessBus()
     try:
         client = await _connect(settings)
-        async with until_signalled() as signalled, opened_sink(operator_events) as sink:
+        async with until_signalled() as signalled, sink or nullcontext():
             session.out.record({"address": settings.address, "task_queue": settings.task_queue})
             session.out.say(f"serving {_names(agents)} on task queue {settings.task_queue} at {settings.address}")
             queue = settings.task_queue
@@ -122,22 +122,19 @@ def load_agents(names: Sequence[str]) -> tuple[Agent, ...]:
     return tuple(agent for name in names for agent in _load(name))
 
 
-@asynccontextmanager
-async def opened_sink(name: str | None) -> AsyncIterator[OperatorSink | None]:
-    """The operator sink that `module:name` stands for, or one around the function; it is closed in the end.
+def load_sink(name: str | None) -> OperatorSink | None:
+    """The operator sink that `module:name` stands for, or one around the function.
 
     Raises `InvalidInputError` naming what cannot be loaded.
     """
     from turnlane.activities.operator_sink import OperatorSink
 
     if name is None:
-        yield None
-        return
+        return None
     found = _found(name, "a handler of operator events")
     if not isinstance(found, OperatorSink) and not callable(found):
         raise InvalidInputError(f"{name!r} is neither a function nor an OperatorSink")
-    async with found if isinstance(found, OperatorSink) else OperatorSink(found) as sink:
-        yield sink
+    return found if isinstance(found, OperatorSink) else OperatorSink(found)
 
 
 def _found(name: str, kind: str) -> Any:
