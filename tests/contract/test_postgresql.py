@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import URL, Connection, text
+from sqlalchemy.util import await_only
 
 from tests.contract.losing_link import losing_link
 from tests.contract.test_store_open import OPEN_IN_TWENTY_PROCESSES, start
@@ -395,16 +396,25 @@ async def test_two_transactions_that_wait_for_each_other_are_unavailable(
     other = await lane.beside().open()
     database = connect(url.update_query_dict({"deadlock_timeout": "10ms"}), 20)
     lock = "SELECT FROM turnlane_conversation WHERE id = '{}' FOR UPDATE"
+    holds, go_on = asyncio.Event(), asyncio.Event()
 
     def crossing(connection: Connection) -> None:
         connection.execute(text(lock.format(other.conversation_id)))
+        holds.set()
+        await_only(go_on.wait())
         connection.execute(text(lock.format(lane.conversation_id)))
 
+    async def is_crossed() -> bool:
+        pid = beside.get_server_pid()
+        return bool(await watcher.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND {WAITING}", pid))
+
     async with held(beside, lane.conversation_id):
-        writing = asyncio.create_task(database.write(crossing))
-        await until(is_waiting(watcher))
         await beside.execute("SET LOCAL deadlock_timeout = '1h'")
+        writing = asyncio.create_task(database.write(crossing))
+        await holds.wait()
         crossed = asyncio.create_task(beside.execute(lock.format(other.conversation_id)))
+        await until(is_crossed)
+        go_on.set()
         error = await failure(writing)
         await crossed
     await database.close()
