@@ -49,7 +49,7 @@ from turnlane.records.mutations import (
     StartRun,
 )
 from turnlane.records.runs import Failure, Operation, OperationKind, OperationPhase, QueuePriority, Run, TerminalReason
-from turnlane.records.steps import Fence
+from turnlane.records.steps import Fence, FinishReason
 from turnlane.records.usage import CostValue, Provenance, Usage, UsageValue
 from turnlane.store.payloads import Committed, NewCall, StepFinish, StepStart, Written
 from turnlane.store.sql import SqlStore, open_store
@@ -291,20 +291,24 @@ class Lane:
         usage: Usage | None = None,
         keep_parts: bool = True,
         unbilled: bool = False,
+        finish: FinishReason | None = None,
     ) -> Written:
         phase = OperationPhase.COMPLETED if keep_parts else OperationPhase.FAILED
-        finish = StepFinish(
+        evidence: JsonObject = {"response": "r-1"}
+        if finish is not None:
+            evidence = {"run_id": fence.run_id, "step": fence.step, "finish": finish.value, "response": {"id": "r-1"}}
+        record = StepFinish(
             fence=fence,
             assistant_message_id=answer_id(fence),
             operation=operation(phase, fence.step, self.clock()),
             parts=parts,
             calls=tuple(calls),
             usage=usage,
-            evidence={"response": "r-1"},
+            evidence=evidence,
             keep_parts=keep_parts,
             unbilled=unbilled,
         )
-        return await self.store.finish_step(finish, self.clock())
+        return await self.store.finish_step(record, self.clock())
 
     def reported(self, tokens: int, cost: float | None = None) -> Usage:
         """What a provider says it spent."""

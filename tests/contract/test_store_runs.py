@@ -11,6 +11,7 @@ from turnlane.records.errors import StoreIntegrityError
 from turnlane.records.lane import AbortReason
 from turnlane.records.messages import MessageStatus, TextPart
 from turnlane.records.runs import QueuePriority, RunState, TerminalReason
+from turnlane.records.steps import FinishReason
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
@@ -203,6 +204,22 @@ async def test_a_last_step_whose_run_did_not_end_is_made_again_in_its_place(lane
 
     assert opened.progress is not None
     assert (0, 2) == (opened.progress.step, opened.progress.attempt)
+
+
+@pytest.mark.parametrize(
+    ("finish", "step", "complete"), [(FinishReason.STOP, 0, "stop"), (FinishReason.PAUSED, 1, None)]
+)
+async def test_a_step_in_which_the_provider_paused_is_not_a_runs_last(
+    lane: Lane, finish: FinishReason, step: int, complete: str | None
+) -> None:
+    fence = await lane.begin_run("a")
+    await lane.begin_step(fence)
+    await lane.finish_step(fence, TextPart(text="so far"), finish=finish)
+    opened = await lane.store.open_lane(lane.conversation_id, "lane-2", None)
+
+    assert opened.progress is not None
+    ended = opened.progress.complete
+    assert (step, complete) == (opened.progress.step, ended.finish if ended is not None else None)
 
 
 async def test_a_token_that_does_not_grow_is_refused(lane: Lane) -> None:

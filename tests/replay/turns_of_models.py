@@ -56,6 +56,12 @@ async def cut_off(studio: Studio) -> None:
 
 
 @turn
+async def paused(studio: Studio) -> None:
+    async with studio.serving(agent(by_step([Say("Looking."), Stop("paused")], [Say("It rains.")]))) as client:
+        await ended(await client.submit(studio.name, "go"))
+
+
+@turn
 async def too_many_steps(studio: Studio) -> None:
     async with studio.serving(agent(by_step([ADD]), tools=[add], max_steps=2)) as client:
         await ended(await client.submit(studio.name, "go"), TerminalReason.POLICY_STOP)

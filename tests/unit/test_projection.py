@@ -300,3 +300,40 @@ def test_any_history_gives_a_legal_prompt_and_one_decision_per_record(
 
     assert check_prompt(prompt) == []
     assert [decision.message_id for decision in decisions] == [item.message.id for item in history]
+
+
+# --- pauses ---------------------------------------------------------------------------------------
+
+SEARCH = ProviderPart(envelope=SIGNED.model_copy(update={"data": {"type": "server_tool_use", "id": "s"}}))
+
+
+def test_what_is_said_before_and_behind_a_pause_is_one_answer() -> None:
+    paused = answer("a", step(0, text("looking"), SEARCH), step(1, text("found"), call("1"), results=[result("1")]))
+
+    prompt = prompt_of(user("u"), paused, user("v"))
+
+    assert ["user", "assistant", "tool", "user"] == [message.speaker for message in prompt.messages]
+    assert ["text", "reasoning", "text", "tool-call"] == [part.type for part in prompt.messages[1].parts]
+
+
+def test_a_live_step_that_was_paused_goes_back_as_it_is_and_speaks_last() -> None:
+    prompt = prompt_of(user("u"), draft(step(0, text("looking"), SEARCH)), at=1)
+
+    assert (Speaker.ASSISTANT, ["text", "reasoning"]) == (
+        prompt.messages[-1].speaker,
+        [part.type for part in prompt.messages[-1].parts],
+    )
+
+
+def test_what_is_injected_behind_a_pause_ends_it() -> None:
+    taken = [Taken(run_id="q", input_id="v", step=1)]
+
+    prompt = prompt_of(user("u"), user("v", "and?"), draft(step(0, text("looking"), SEARCH)), at=1, taken=taken)
+
+    assert [("user", ["hi"]), ("assistant", ["looking"]), ("user", ["and?"])] == told(prompt)
+
+
+def test_a_paused_answer_that_was_interrupted_is_told_without_its_open_search() -> None:
+    cut = answer("a", step(0, text("looking"), SEARCH), status=MessageStatus.INTERRUPTED)
+
+    assert ["looking", INTERRUPTED_MARKER] == told(prompt_of(user("u"), cut, user("v")))[1][1]

@@ -269,3 +269,60 @@ def test_a_conversation_that_the_assistant_opened_is_opened_by_a_user_at_anthrop
     body = anthropic_request(AnthropicModel(name="m"), Prompt(messages=(assistant(text("hello")), HI)))
 
     assert ["user", "assistant", "user"] == [message["role"] for message in body["messages"]]
+
+
+# --- hosted tools ---------------------------------------------------------------------------------
+
+
+def search(search_id: str) -> ReasoningPart:
+    return envelope({"type": "server_tool_use", "id": search_id, "name": "web_search", "input": {}})
+
+
+def found(search_id: str) -> ReasoningPart:
+    return envelope({"type": "web_search_tool_result", "tool_use_id": search_id, "content": []})
+
+
+def turns(*messages: PromptMessage) -> list[list[str]]:
+    """The blocks of each message at Anthropic."""
+    body = anthropic_request(AnthropicModel(name="m"), Prompt(messages=messages))
+    return [[block["type"] for block in message["content"]] for message in body["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ([assistant(search("s"), found("s"), text("so"))], ["server_tool_use", "web_search_tool_result", "text"]),
+        ([assistant(text("so"), search("s")), HI], ["text"]),
+        ([assistant(found("s"), text("so")), HI], ["text"]),
+        ([assistant(thinking("hm"), text("so"), thinking("hm"), search("s")), HI], ["thinking", "text"]),
+        ([assistant(text("so"), search("s"))], ["text", "server_tool_use"]),
+        ([assistant(search("s"), call("1")), DONE], ["server_tool_use", "tool_use"]),
+        ([assistant(search("s"), call("1")), DONE, HI], ["tool_use"]),
+        ([assistant(search("s"), call("1")), DONE, assistant(found("s"), text("so"))], ["server_tool_use", "tool_use"]),
+    ],
+    ids=["pair", "no result", "no call", "thought of it", "paused", "beside a call", "given up", "ended later"],
+)
+def test_hosted_calls_go_with_their_results_or_where_the_provider_goes_on(
+    said: list[PromptMessage], expected: list[str]
+) -> None:
+    assert expected == turns(HI, *said)[1]
+
+
+def test_an_answer_that_consists_of_an_orphaned_search_is_not_told_at_all() -> None:
+    assert [["text", "text"]] == turns(HI, assistant(search("s")), HI)
+
+
+def test_words_of_the_model_that_would_stand_last_are_answered_on_every_wire() -> None:
+    prompt = Prompt(messages=(HI, assistant(text("so far"))))
+    going_on = "[go on]"
+
+    assert going_on == anthropic_request(AnthropicModel(name="m"), prompt)["messages"][-1]["content"][0]["text"]
+    assert going_on == chat_request(OpenAIChatModel(name="m"), prompt)["messages"][-1]["content"]
+    assert going_on == responses_request(OpenAIModel(name="m"), prompt)["input"][-1]["content"][0]["text"]
+
+
+def test_a_pause_at_another_provider_leaves_nothing_to_answer() -> None:
+    prompt = Prompt(messages=(HI, assistant(search("s"))))
+
+    assert ["user"] == [message["role"] for message in chat_request(OpenAIChatModel(name="m"), prompt)["messages"]]
+    assert ["user"] == [item["role"] for item in responses_request(OpenAIModel(name="m"), prompt)["input"]]

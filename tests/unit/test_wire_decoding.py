@@ -161,7 +161,10 @@ def test_a_cached_count_that_is_left_out_is_unknown_and_a_zero_is_zero(
     assert expected == finish.usage.cache_read_tokens
 
 
-def anthropic(*blocks: tuple[dict[str, Any], list[dict[str, Any]]], **stop: Any) -> list[StreamPart]:
+Block = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def anthropic(*blocks: Block, **stop: Any) -> list[StreamPart]:
     events: list[dict[str, Any]] = [{"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 1}}}]
     for index, (start, deltas) in enumerate(blocks):
         events.append({"type": "content_block_start", "index": index, "content_block": start})
@@ -186,11 +189,15 @@ def test_thinking_that_cannot_be_stored_as_it_is_has_nothing_to_send_back(words:
     assert [ReasoningEnd(provider=None)] == [part for part in parts if isinstance(part, ReasoningEnd)]
 
 
-def test_a_paused_turn_is_no_success() -> None:
-    parts = anthropic(({"type": "text", "text": "so far"}, []), stop_reason="pause_turn")
+def test_a_paused_turn_goes_on_and_calls_beside_it_come_first() -> None:
+    said: Block = ({"type": "text", "text": "so far"}, [])
+    call: Block = ({"type": "tool_use", "id": "t", "name": "look", "input": {}}, [])
 
-    (finish,) = [part for part in parts if isinstance(part, Finish)]
-    assert (FinishReason.OTHER, "pause_turn") == (finish.reason, finish.raw_reason)
+    (paused,) = [part for part in anthropic(said, stop_reason="pause_turn") if isinstance(part, Finish)]
+    (called,) = [part for part in anthropic(said, call, stop_reason="pause_turn") if isinstance(part, Finish)]
+
+    assert (FinishReason.PAUSED, "pause_turn") == (paused.reason, paused.raw_reason)
+    assert (FinishReason.TOOL_CALLS, "pause_turn") == (called.reason, called.raw_reason)
 
 
 def test_blocks_that_only_the_provider_reads_are_kept_whole() -> None:

@@ -113,7 +113,7 @@ class Judging:
 
 async def judge_end(store: Store, agent: Agent, fence: Fence, outcome: StepOutcome) -> StepOutcome:
     """The outcome of a finished step with what its agent says of the answer, if this step is the run's last."""
-    if agent.accept is None or outcome.runs_its_calls:
+    if agent.accept is None or outcome.runs_its_calls or outcome.is_paused:
         return outcome
     reason = TerminalReason.SUCCESS if outcome.finish is FinishReason.STOP else TerminalReason.PROVIDER_STOP
     run, answer = await persist(lambda: _answered(store, fence))

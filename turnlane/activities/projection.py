@@ -17,6 +17,7 @@ from turnlane.activities.chronology import Chronology
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.placeholders import CUT_CALL, LIVE_CALL, UNUSED_CALL
 from turnlane.activities.prompt_writer import PromptWriter, joined
+from turnlane.activities.rounds import calls_in, joined_steps, rounds_of
 from turnlane.agent.history import HistoryOptions
 from turnlane.records.lane import Taken
 from turnlane.records.messages import (
@@ -27,8 +28,6 @@ from turnlane.records.messages import (
     TextPart,
     ToolApprovalRequestPart,
     ToolApprovalResponsePart,
-    ToolCallPart,
-    ToolResultPart,
     is_speakable,
 )
 from turnlane.records.prompt import Prompt, PromptPart, ToolSpec
@@ -309,8 +308,11 @@ class _Walk:
         is_whole = item.message.status not in _MARKERS
         open_call = LIVE_CALL if is_live else UNUSED_CALL if is_whole else CUT_CALL
         told = _NOTHING
-        for past in steps:
-            told |= self.writer.step(item.message.id, past, open_call)
+        for past in joined_steps(steps):
+            if is_live and not calls_in(past):
+                told |= self.writer.pause(item.message.id, past)
+            else:
+                told |= self.writer.step(item.message.id, past, open_call)
         return told
 
     def _marked(self, item: HistoryMessage, told: frozenset[str]) -> frozenset[str]:
@@ -345,13 +347,13 @@ class _Walk:
             return Verdict.INCOMPLETE
         self._chronology = after
         told = _NOTHING
-        for past in _rounds(item.message.parts):
+        for past in rounds_of(item.message.parts):
             told |= self._round(item, past)
         return self._heard(item, self._marked(item, told))
 
     def _round(self, item: HistoryMessage, past: HistoryStep) -> frozenset[str]:
         told = self._steps(item, (past,))
-        calls = {part.call_id for part in past.parts if isinstance(part, ToolCallPart)}
+        calls = {part.call_id for part in calls_in(past)}
         asked = {part.approval_id for part in past.parts if isinstance(part, ToolApprovalRequestPart)}
         for part in past.parts:
             if isinstance(part, ToolApprovalResponsePart) and part.approval_id not in asked:
@@ -367,21 +369,3 @@ class _Walk:
 def _parts(item: HistoryMessage) -> Sequence[Part]:
     """All parts of a record."""
     return item.message.parts or [part for past in item.steps for part in (*past.parts, *past.results)]
-
-
-def _rounds(parts: Sequence[Part]) -> list[HistoryStep]:
-    """Divide the parts of a record that came whole behind its results, as steps would have been."""
-    rounds: list[tuple[list[Part], list[ToolResultPart]]] = []
-    for part in parts:
-        if isinstance(part, ToolResultPart):
-            if not rounds:
-                rounds.append(([], []))
-            rounds[-1][1].append(part)
-        elif not rounds or rounds[-1][1]:
-            rounds.append(([part], []))
-        else:
-            rounds[-1][0].append(part)
-    return [
-        HistoryStep(step=number, parts=tuple(said), results=tuple(results))
-        for number, (said, results) in enumerate(rounds)
-    ]

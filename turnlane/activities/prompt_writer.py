@@ -64,10 +64,15 @@ class PromptWriter:
     _waiting: dict[str, _Slot] = field(default_factory=dict)
     _asked: dict[str, _Slot] = field(default_factory=dict)
     _is_answered: bool = False
+    _paused: tuple[str, HistoryStep] | None = None
 
     def messages(self) -> tuple[PromptMessage, ...]:
-        """What was collected. The model is to speak next, so it ends with what somebody else said."""
-        self.yield_floor()
+        """What was collected. The model is to speak next, so it ends with what somebody else said.
+
+        Where its provider paused, it ends with what the model said: an adapter sees to it that it may go on.
+        """
+        if self._paused is None or not self._say(*self._paused, is_paused=True):
+            self.yield_floor()
         # Made of parts that are valid already: checking them again would be most of a long projection.
         return tuple(
             PromptMessage.model_construct(speaker=turn.speaker, parts=tuple(turn.parts), record_id=turn.record_id)
@@ -76,16 +81,19 @@ class PromptWriter:
 
     def yield_floor(self) -> None:
         """See to it that the assistant may speak next: that somebody else spoke last."""
+        self._resume()
         if not self._turns or self._turns[-1].speaker is Speaker.ASSISTANT:
             self._note()
 
     def user(self, record_id: str, parts: list[PromptPart]) -> None:
         """Append what a user said."""
+        self._resume()
         self._turns.append(_Turn(Speaker.USER, parts, record_id))
         self._is_answered = False
 
     def mark(self, record_id: str, text: str) -> None:
         """Append a mark to what the assistant said."""
+        self._resume()
         last = self._turns[-1]
         if last.speaker is Speaker.ASSISTANT:
             last.parts.append(TextPart(text=text))
@@ -98,21 +106,37 @@ class PromptWriter:
         `open_call` stands for the result of a call that has none and waits for nobody. Returns the types of
         the parts that are told by what was appended: none if that is nothing.
         """
-        sources = spoken(past.parts)
+        self._resume()
+        kinds = self._say(record_id, past)
+        if "tool-call" not in kinds:
+            return kinds
+        results: list[PromptPart] = []
+        said = self._turns[-1].parts
+        self._turns.append(_Turn(Speaker.TOOL, results, record_id))
+        self._write_results(said, results, _Answers(past, open_call, self.now))
+        return kinds | _OF_CALLS
+
+    def pause(self, record_id: str, past: HistoryStep) -> frozenset[str]:
+        """Append the step in which the provider paused: as it is, if nobody speaks behind it. Returns what is told."""
+        self._paused = (record_id, past)
+        return frozenset(part.type for part in spoken(past.parts, is_paused=True))
+
+    def _resume(self) -> None:
+        """Somebody speaks behind a step that was paused: what its provider did not end there goes."""
+        if self._paused is not None:
+            paused, self._paused = self._paused, None
+            self._say(*paused)
+
+    def _say(self, record_id: str, past: HistoryStep, *, is_paused: bool = False) -> frozenset[str]:
+        """Append what the model said in a step; the types of its parts."""
+        sources = spoken(past.parts, is_paused=is_paused)
         if not sources:
             return _NOTHING
         if self._turns and self._turns[-1].speaker is Speaker.ASSISTANT:
             self._note()
-        said = [prompt_part(part) for part in sources]
-        self._turns.append(_Turn(Speaker.ASSISTANT, said, record_id))
+        self._turns.append(_Turn(Speaker.ASSISTANT, [prompt_part(part) for part in sources], record_id))
         self._is_answered = False
-        kinds = frozenset(part.type for part in sources)
-        if "tool-call" not in kinds:
-            return kinds
-        results: list[PromptPart] = []
-        self._turns.append(_Turn(Speaker.TOOL, results, record_id))
-        self._write_results(said, results, _Answers(past, open_call, self.now))
-        return kinds | _OF_CALLS
+        return frozenset(part.type for part in sources)
 
     def answer(self, response: ToolApprovalResponsePart) -> None:
         """Take an answer to an approval. Its call's result, where there is one, stands behind the call already."""

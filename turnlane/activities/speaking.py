@@ -8,13 +8,14 @@ from turnlane.records.messages import Part, ProviderPart, ReasoningPart, TextPar
 from turnlane.records.prompt import PromptPart
 
 
-def spoken(parts: Sequence[Part]) -> list[Part]:
+def spoken(parts: Sequence[Part], *, is_paused: bool = False) -> list[Part]:
     """Return the parts of a step that are sent again, in the order in which they were said.
 
-    Reasoning that nothing follows was cut short: providers refuse it.
+    Reasoning that nothing follows was cut short: providers refuse it. But a step in which its provider paused goes
+    back as it is, for the provider to go on.
     """
     said = [part for part in parts if _is_sendable(part)]
-    while said and isinstance(said[-1], ReasoningPart | ProviderPart):
+    while said and not is_paused and isinstance(said[-1], ReasoningPart | ProviderPart):
         said.pop()
     return said
 

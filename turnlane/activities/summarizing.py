@@ -110,7 +110,7 @@ class ModelSummarizer:
             raise
         finally:
             self.usage = add_usage(self.usage, spent)
-        if finish.reason is FinishReason.LENGTH:
+        if finish.reason in (FinishReason.LENGTH, FinishReason.PAUSED):
             raise ProviderFailure(Failure(failure_class=FailureClass.MALFORMED_RESPONSE, code="SUMMARY_CUT_OFF"))
         return text
 

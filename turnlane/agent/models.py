@@ -115,7 +115,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the stream with this finish reason (stop, tool-calls, length, content-filter, other)."""
+    """End the stream with this finish reason (stop, tool-calls, length, content-filter, paused, other)."""
 
     reason: str
 

@@ -42,6 +42,8 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content-filter"
     ERROR = "error"
     OTHER = "other"
+    PAUSED = "paused"
+    """The provider paused in tools that it runs itself: asked again, it goes on where it was."""
 
 
 RUNS_CALLS = frozenset({FinishReason.STOP, FinishReason.TOOL_CALLS})
@@ -110,6 +112,11 @@ class StepOutcome(Payload):
     def runs_its_calls(self) -> bool:
         """Whether the step's tool calls are executed: an answer that was cut off runs none of them."""
         return self.end is StepEnd.FINISHED and bool(self.calls) and self.finish in RUNS_CALLS
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the answer goes on in the next step."""
+        return self.end is StepEnd.FINISHED and self.finish is FinishReason.PAUSED
 
 
 class JudgeBoundary(Payload):

@@ -26,7 +26,7 @@ from turnlane.records.ledger import LedgerKind
 from turnlane.records.limits import KIB
 from turnlane.records.messages import ToolApprovalResponsePart
 from turnlane.records.runs import LIVE_STATES, QueuePriority, RunState
-from turnlane.records.steps import RUNS_CALLS
+from turnlane.records.steps import RUNS_CALLS, FinishReason
 from turnlane.store.approvals import answers_among, asked_approvals
 from turnlane.store.content import CALLS_OF_STEP
 from turnlane.store.entries import unfinished_calls
@@ -190,7 +190,8 @@ def _offered(connection: Connection, conversation_id: str) -> dict[str, list[str
 def _progress(connection: Connection, row: RunRow, asked: tuple[AskedApproval, ...]) -> RunProgress:
     """Return where a run that has begun goes on: behind its kept steps, with an attempt that nobody used.
 
-    A step without calls is a run's last, and so is one that was cut or refused: its calls never ran. When its lane
+    A step without calls is a run's last, unless its provider paused in it, and so is one that was cut or refused: its
+    calls never ran. When its lane
     was lost before the run could end, the step stands in `complete`, or is made again in its place if it is not:
     one more behind it would answer twice. Calls that may
     be run again are taken up in the step that made them; taking the run up begins a first attempt of it, as far
@@ -201,7 +202,9 @@ def _progress(connection: Connection, row: RunRow, asked: tuple[AskedApproval, .
     last = {"conversation_id": row.conversation_id, "message_id": row.assistant_message_id, "step": kept}
     complete = _complete(connection, row.conversation_id, row.id, kept) if row.steps_done > 0 else None
     ran_no_calls = complete is not None and complete.finish not in RUNS_CALLS
-    is_answered = row.steps_done > 0 and (ran_no_calls or connection.execute(_CALLS_OF_STEP, last).first() is None)
+    is_paused = complete is not None and complete.finish == FinishReason.PAUSED
+    is_last = ran_no_calls or connection.execute(_CALLS_OF_STEP, last).first() is None
+    is_answered = row.steps_done > 0 and is_last and not is_paused
     step = kept if is_answered or suspended else row.steps_done
     usage = load_usage(row.usage)
     attempt = row.fence_attempt + 1 if row.fence_step == step else 1

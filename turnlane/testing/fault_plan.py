@@ -1,6 +1,6 @@
 """Plans of the fault server: what it answers, step by step, whatever the wire protocol.
 
-A plain step is a complete answer (`Pass`, `ToolCalls`, `Length`, `Refusal`) or a failure without one
+A plain step is a complete answer (`Pass`, `ToolCalls`, `Length`, `Refusal`, `Paused`) or a failure without one
 (`HttpError`, `HangUp`, `Silent`, `PingsOnly`). A wrapping step plays the answer of another step and
 disturbs it (`CutAfter`, `Slow`, `Gate`, `BadJson`, `UsageMissing`, `StreamError`, `DataOnly`). Events are
 counted from 0, as they stand on the wire.
@@ -60,6 +60,7 @@ class Ending(StrEnum):
     TOOLS = "tools"
     LENGTH = "length"
     REFUSAL = "refusal"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,8 @@ class Content:
     interleaved: bool = False
     same_index: bool = False
     cut_call: bool = False
+    searches: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
     refusal: str = ""
     category: str | None = None
     ending: Ending = Ending.STOP
@@ -92,13 +95,42 @@ class _Answer:
 
 @dataclass(frozen=True)
 class Pass(_Answer):
-    """Say `text` in `chunks` pieces and stop."""
+    """Say `text` in `chunks` pieces and stop. `found` are searches of a `Paused` step, told before the text."""
 
     text: str = "ok"
     chunks: int = 1
+    found: Sequence[str] = ()
 
     def content(self) -> Content:
-        return Content(text=self.text, chunks=self.chunks, reasoning=self._thinking(), usage=self.usage)
+        return Content(
+            text=self.text,
+            chunks=self.chunks,
+            reasoning=self._thinking(),
+            found=tuple(self.found),
+            usage=self.usage,
+        )
+
+
+@dataclass(frozen=True)
+class Paused(_Answer):
+    """Say `text`, search the web with the tool of the provider's own, and pause (Anthropic's; others just stop).
+
+    `searches` and `found` name calls of that tool: those that are made, and those whose result is told.
+    """
+
+    text: str = ""
+    searches: Sequence[str] = ("srvtoolu_1",)
+    found: Sequence[str] = ()
+
+    def content(self) -> Content:
+        return Content(
+            text=self.text,
+            reasoning=self._thinking(),
+            searches=tuple(self.searches),
+            found=tuple(self.found),
+            ending=Ending.PAUSED,
+            usage=self.usage,
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +139,7 @@ class ToolCalls(_Answer):
 
     `interleaved` mixes the fragments of parallel calls; `same_index` gives every call index 0, as some
     Chat Completions gateways do (the other protocols ignore it). `between` is thought before each call but the
-    first, where a protocol has that (Anthropic's).
+    first, where a protocol has that (Anthropic's), and `searches` are begun before them, as those of `Paused`.
     """
 
     calls: Sequence[ToolUse]
@@ -117,6 +149,7 @@ class ToolCalls(_Answer):
     interleaved: bool = False
     same_index: bool = False
     between: str | None = None
+    searches: Sequence[str] = ()
 
     def content(self) -> Content:
         return Content(
@@ -128,6 +161,7 @@ class ToolCalls(_Answer):
             interleaved=self.interleaved,
             same_index=self.same_index,
             between=None if self.between is None else Reasoning(self.between),
+            searches=tuple(self.searches),
             ending=Ending.TOOLS,
             usage=self.usage,
         )
@@ -273,7 +307,7 @@ class DataOnly:
     of: Step = field(default_factory=Pass)
 
 
-ContentStep = Pass | ToolCalls | Length | Refusal
+ContentStep = Pass | ToolCalls | Length | Refusal | Paused
 Step = (
     ContentStep
     | HttpError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnlane.testing.fault_plan import seal
@@ -83,9 +83,10 @@ def _check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     for tool in tools:
         require(_TOOL_NAME.fullmatch(str(tool.get("name"))), "invalid_tool_name", "a tool's name is not usable")
         schema = tool.get("input_schema")
-        require(
-            isinstance(schema, dict) and schema.get("type") == "object", "invalid_schema", "input_schema is an object"
-        )
+        # What the provider runs itself is named by its type, and has a schema of the provider's own.
+        is_hosted = tool.get("type") not in (None, "custom") and schema is None
+        is_object = isinstance(schema, dict) and schema.get("type") == "object"
+        require(is_hosted or is_object, "invalid_schema", "input_schema is an object")
 
 
 def _check_tools_defined(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
@@ -106,6 +107,7 @@ def _check_cache_points(body: Mapping[str, Any]) -> None:
 def _check_turns(messages: Sequence[Any]) -> None:
     open_calls: list[str] = []
     seen: set[str] = set()
+    hosted = _Hosted()
     for position, message in enumerate(messages):
         where = f"messages[{position}]"
         expected = "assistant" if position % 2 else "user"
@@ -116,9 +118,40 @@ def _check_turns(messages: Sequence[Any]) -> None:
         if expected == "user":
             _check_results(blocks, open_calls, where)
             open_calls = []
+            hosted.hear(blocks)
         else:
-            open_calls = _check_said(blocks, seen, where)
-    require(messages[-1]["role"] == "user", "assistant_last", "the conversation ends with a user message")
+            open_calls = _check_said(blocks, seen, hosted, where)
+    may_go_on = _is_hosted(_blocks_of(messages[-1].get("content"), "the last message")[-1])
+    is_last_fine = messages[-1]["role"] == "user" or may_go_on
+    require(is_last_fine, "assistant_last", "the conversation ends with a user message, or where a hosted tool paused")
+    require(not hosted.left, "hosted_unanswered", "a hosted tool was called and never answered")
+
+
+def _is_hosted(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == "server_tool_use" or block.get("type") in _HOSTED_RESULTS
+
+
+@dataclass
+class _Hosted:
+    """The hosted calls so far: those without a result in the answer before, and those that were left so."""
+
+    open: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    def call(self, call_id: str) -> None:
+        self.open.add(call_id)
+
+    def answer(self, call_id: object, where: str) -> None:
+        known = call_id in self.open | self.left
+        require(known, "tool_result_unexpected", f"{where}: no server tool was called for this result")
+        self.open.discard(str(call_id))
+        self.left.discard(str(call_id))
+
+    def hear(self, blocks: Sequence[Mapping[str, Any]]) -> None:
+        """A user spoke: what is still open was left, unless these are but the results of other calls."""
+        if any(block.get("type") != "tool_result" for block in blocks):
+            self.left |= self.open
+            self.open = set()
 
 
 def _blocks_of(content: Any, where: str) -> Sequence[Mapping[str, Any]]:
@@ -168,10 +201,9 @@ def _check_result(block: Mapping[str, Any], where: str) -> None:
             require_said(part.get("text"), f"{where}: a tool result")
 
 
-def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], where: str) -> list[str]:
+def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], hosted: _Hosted, where: str) -> list[str]:
     """Check an assistant message and return its calls."""
     calls: list[str] = []
-    hosted: set[str] = set()
     for block in blocks:
         kind = block.get("type")
         require(kind in _ASSISTANT_BLOCKS, "invalid_block", f"{where} has a block no assistant may send")
@@ -182,10 +214,9 @@ def _check_said(blocks: Sequence[Mapping[str, Any]], seen: set[str], where: str)
         elif kind == "tool_use":
             calls.append(_check_call(block, seen, where))
         elif kind == "server_tool_use":
-            hosted.add(_check_call(block, seen, where))
+            hosted.call(_check_call(block, seen, where))
         elif kind in _HOSTED_RESULTS:
-            known = block.get("tool_use_id") in hosted
-            require(known, "tool_result_unexpected", f"{where}: no server tool was called for this result")
+            hosted.answer(block.get("tool_use_id"), where)
         else:
             _check_thought(block, where)
     last = blocks[-1].get("type")

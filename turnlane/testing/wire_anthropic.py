@@ -15,6 +15,7 @@ _STOP = {
     Ending.TOOLS: "tool_use",
     Ending.LENGTH: "max_tokens",
     Ending.REFUSAL: "refusal",
+    Ending.PAUSED: "pause_turn",
 }
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -80,10 +81,25 @@ def _event(kind: str, **data: Any) -> SseEvent:
 def _spoken(content: Content) -> Iterator[_Block]:
     if content.reasoning is not None:
         yield _thinking(content.reasoning)
+    yield from (_found(search) for search in content.found if search not in content.searches)
     said = content.refusal or content.text
     if said:
         deltas = tuple({"type": "text_delta", "text": piece} for piece in pieces(said, content.chunks))
         yield _Block({"type": "text", "text": ""}, deltas)
+    for search in content.searches:
+        yield _search(search)
+        if search in content.found:
+            yield _found(search)
+
+
+def _search(search_id: str) -> _Block:
+    start = {"type": "server_tool_use", "id": search_id, "name": "web_search", "input": {}}
+    return _Block(start, ({"type": "input_json_delta", "partial_json": '{"query": "news"}'},))
+
+
+def _found(search_id: str) -> _Block:
+    page = {"type": "web_search_result", "url": "https://x.test/", "title": "X", "encrypted_content": seal(search_id)}
+    return _Block({"type": "web_search_tool_result", "tool_use_id": search_id, "content": [page]}, ())
 
 
 def _thinking(reasoning: Reasoning) -> _Block:

@@ -14,6 +14,7 @@ _FINISH = {
     Ending.TOOLS: "tool_calls",
     Ending.LENGTH: "length",
     Ending.REFUSAL: "content_filter",
+    Ending.PAUSED: "stop",
 }
 
 ROUTED_TO = "Fault Cloud"

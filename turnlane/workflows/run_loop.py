@@ -119,6 +119,8 @@ class RunLoop:
             await self._steps.retry_or_end(current, outcome)
         elif outcome.runs_its_calls:
             await self._tool_calls(current, outcome)
+        elif outcome.is_paused:
+            await self._next_step(current, core.fence(run, progress, outcome.attempt))
         else:
             if outcome.end is StepEnd.STOPPED:
                 # Nobody heard what joined at this boundary: it is answered by runs of its own.

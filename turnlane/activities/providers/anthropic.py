@@ -47,7 +47,7 @@ FAILURES: Final = FailureReader(
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
-    "pause_turn": FinishReason.OTHER,
+    "pause_turn": FinishReason.PAUSED,
     "tool_use": FinishReason.TOOL_CALLS,
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -157,8 +157,10 @@ class AnthropicDecoder(Decoder):
         # A block that nobody closed was cut by the end of the answer.
         yield from (self._call(block) for block in self._blocks.values() if block.kind == "tool_use")
         raw = self._stop.get("stop_reason")
+        reason = _REASONS.get(str(raw), FinishReason.OTHER)
         yield Finish(
-            _REASONS.get(str(raw), FinishReason.OTHER),
+            # Calls of ours that stand beside what the provider paused in come first: it goes on behind their results.
+            FinishReason.TOOL_CALLS if reason is FinishReason.PAUSED and self._calls else reason,
             raw_reason=raw if isinstance(raw, str) else None,
             usage=self.usage,
             response_id=self._id,

@@ -7,7 +7,9 @@ from itertools import dropwhile
 from typing import Any
 
 from turnlane.activities.providers.anthropic_fields import THOUGHTS, forgets_thoughts
+from turnlane.activities.providers.anthropic_hosted import is_hosted, paired
 from turnlane.activities.providers.wording import (
+    GO_ON,
     IMAGES,
     PDF,
     attachment_note,
@@ -73,10 +75,10 @@ def _past_tool(name: str) -> Block:
 
 def _messages(prompt: Prompt, *, forgets: bool) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
-    for message in prompt.messages:
-        role = "assistant" if message.speaker is Speaker.ASSISTANT else "user"
-        parts = [part for part in message.parts if not (forgets and _is_thought(part))]
-        blocks = list(_blocks(message.speaker, parts))
+    for role, blocks in paired(list(_said(prompt, forgets))):
+        # Thinking that led to nothing, or to what went, is refused.
+        while blocks and blocks[-1]["type"] in THOUGHTS:
+            blocks.pop()
         if not blocks:
             continue
         if messages and messages[-1]["role"] == role:
@@ -84,8 +86,22 @@ def _messages(prompt: Prompt, *, forgets: bool) -> list[dict[str, Any]]:
         else:
             messages.append({"role": role, "content": blocks})
     if messages and messages[0]["role"] == "assistant":
-        messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
+        messages.insert(0, _user_says(_OPENING))
+    if messages and messages[-1]["role"] == "assistant" and not is_hosted(messages[-1]["content"][-1]):
+        # Only a hosted tool's work is gone on with: text of the model's own that stands last is refused.
+        messages.append(_user_says(GO_ON))
     return messages
+
+
+def _said(prompt: Prompt, forgets: bool) -> Iterator[tuple[str, list[Block]]]:
+    for message in prompt.messages:
+        role = "assistant" if message.speaker is Speaker.ASSISTANT else "user"
+        parts = [part for part in message.parts if not (forgets and _is_thought(part))]
+        yield role, list(_blocks(message.speaker, parts))
+
+
+def _user_says(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
 
 
 def _blocks(speaker: Speaker, parts: Sequence[PromptPart]) -> Iterator[Block]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from turnlane.activities.providers.wording import (
+    GO_ON,
     IMAGES,
     PDF,
     attachment_note,
@@ -38,7 +40,10 @@ def chat_messages(prompt: Prompt, *, one_system: bool = False) -> list[Item]:
     system = [given for given in prompt.system_texts if given.text.strip()]
     if one_system and system and not any(options_for(given.options, "openai-chat") for given in system):
         system = [SystemText(text="\n\n".join(given.text for given in system))]
-    return [*map(_chat_system, system), *(item for message in prompt.messages for item in _chat(message))]
+    said = [item for message in prompt.messages for item in _chat(message)]
+    if said and said[-1]["role"] == "assistant":
+        said.append({"role": "user", "content": GO_ON})
+    return [*map(_chat_system, system), *said]
 
 
 def _chat_system(given: SystemText) -> Item:
@@ -115,7 +120,10 @@ def responses_items(prompt: Prompt, origin: str | None = None) -> list[Item]:
 
     What was given out elsewhere than at `origin` stays here.
     """
-    return [item for message in prompt.messages for item in _items(message, origin)]
+    items = [item for message in prompt.messages for item in _items(message, origin)]
+    if items and items[-1].get("role") == "assistant":
+        items.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": GO_ON}]})
+    return items
 
 
 def _items(message: PromptMessage, origin: str | None) -> Iterator[Item]:
@@ -125,7 +133,7 @@ def _items(message: PromptMessage, origin: str | None) -> Iterator[Item]:
             yield {"type": "message", "role": "user", "content": content}
         return
     items = [item for part in text_first(message.parts) if (item := _item(part, origin)) is not None]
-    for item, led_to in zip(items, [*items[1:], None], strict=True):
+    for item, led_to in zip_longest(items, items[1:]):
         # Reasoning and what it led to go together: alone, it is refused.
         if item["type"] != "reasoning" or (led_to is not None and led_to["type"] != "reasoning"):
             yield item

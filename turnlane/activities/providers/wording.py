@@ -19,6 +19,8 @@ _INLINE: Final = re.compile(r"data:(?P<media>[\w.+-]+/[\w.+-]+);base64,(?P<data>
 IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 PDF: Final = "application/pdf"
 EMPTY_OUTPUT: Final = "(no output)"
+GO_ON: Final = "[go on]"
+"""What a user says where the model's own words would stand last, and it is to go on."""
 
 
 def extra_fields(model: Model, prompt: Prompt, body: dict[str, Any]) -> dict[str, Any]:
