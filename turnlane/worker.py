@@ -64,7 +64,7 @@ def build_worker(
     people are asked to approve; without them those of `TURNLANE_APPROVAL_KEYS` do, if there are any. With
     `invocations` (a `ModelInvocations`), runs leave receipts. `operator_events` are told of runs and their steps; the
     sink stays open when the worker ends. Raises ValueError for two agents of one name, and for
-    keys that cannot work, TypeError for invocations of another store.
+    keys that cannot work, TypeError for invocations of another store and what is no sink.
     """
     by_name = _by_name(agents)
     keys = approval_keys or ApprovalKeys.from_environment()
@@ -72,6 +72,8 @@ def build_worker(
         if invocations.store is not store:
             raise TypeError("the invocations are those of another store")
         settings = (settings or LaneSettings()).model_copy(update={"invocations": True})
+    if operator_events is not None and not isinstance(operator_events, OperatorSink):
+        raise TypeError("operator_events is an OperatorSink: make one of your function")
     return Worker(
         client,
         task_queue=task_queue,

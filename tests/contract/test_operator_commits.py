@@ -116,6 +116,18 @@ async def test_of_a_purged_run_nobody_knows_what_it_spent(lane: Lane) -> None:
     assert (RunState.COMPLETED, None) == (ended.state, ended.usage.input_tokens.value)
 
 
+async def test_a_run_that_ends_in_the_commit_that_erases_it_is_told(lane: Lane) -> None:
+    await lane.apply(lane.admit("a"))
+    operator = Operator(lane.store)
+    batch = lane.batch(lane.settle("run-a", TerminalReason.CANCELLED), lane.purge())
+    committed = [await operator.commits.commit(batch, lane.clock()) for _ in range(2)]
+    ended = await operator.end()
+
+    assert [CommitOutcome.APPLIED] * 2 == [answer.reply.outcome for answer in committed]
+    assert f"run-a:terminal:{committed[0].reply.results[0].version}" == ended.event_id
+    assert (RunState.CANCELLED, None) == (ended.state, ended.usage.input_tokens.value)
+
+
 class Broken:
     """A store whose commits fail, or that cannot be read."""
 
@@ -163,13 +175,16 @@ async def test_a_run_that_cannot_be_read_is_told_without_figures_and_the_commit_
     operator = Operator(Broken(lane.store, None, GONE))  # type: ignore[arg-type]
     end = lane.settle("run-a", absorbed=[("run-b", ("in-b",))])
     committed = await operator.commits.commit(lane.batch(end), lane.clock())
-    ended = await operator.end()
+    absorbed, ended = await operator.heard()
 
-    assert (CommitOutcome.APPLIED, "run-a", THIRTY) == (
-        committed.reply.outcome,
-        ended.run_id,
-        ended.usage.input_tokens,
+    assert isinstance(absorbed, RunTerminal) and isinstance(ended, RunTerminal)
+    assert CommitOutcome.APPLIED is committed.reply.outcome
+    assert ("run-b", TerminalReason.ABSORBED, None) == (
+        absorbed.run_id,
+        absorbed.reason,
+        absorbed.usage.input_tokens.value,
     )
+    assert ("run-a", THIRTY) == (ended.run_id, ended.usage.input_tokens)
 
 
 async def test_a_run_tells_how_long_it_waited_worked_and_thought(lane: Lane) -> None:

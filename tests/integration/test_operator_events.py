@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.looping import MARK
 from tests.integration.play import Play, open_play, run_id
-from tests.integration.stage import BOUND
+from tests.integration.stage import BOUND, Stage, until
 from tests.integration.talks import Talks
 from turnlane.activities.operator_sink import OperatorSink
 from turnlane.agent import AnthropicModel, OpenAIChatModel
@@ -362,7 +362,33 @@ async def test_a_step_that_moves_to_another_worker_is_told_by_both_and_nothing_i
     assert 1 == len(await operator.ends())
 
 
-async def test_a_handler_that_fails_or_hangs_changes_no_turn(bench: Bench, serve: Serve, conversation: str) -> None:
+async def test_an_answer_whose_run_was_taken_over_is_told_all_the_same(
+    bench: Bench, serve: Serve, conversation: str, operator: Operator
+) -> None:
+    play = await open_play(bench, serve, conversation, hold="finish_step", sink=operator.sink)
+    a = await play.submit("A")
+    (await play.stage.call(1)).answer("mine")
+    await play.barrier.until_reached()
+    await play.lane.terminate("another lane takes over")
+    await play.submit("B")
+    await play.stage.call(2)
+    play.barrier.release()
+    play.stage.play()
+    await play.reasons(a)
+
+    async def told() -> bool:
+        return len([step for step in await operator.steps() if step.run_id == run_id(a)]) == 2
+
+    await until(told)
+    steps = {step.event_id: step.phase for step in await operator.steps() if step.run_id == run_id(a)}
+    assert {f"{run_id(a)}:1:0:1:step", f"{run_id(a)}:2:0:2:step"} == set(steps)
+    assert {OperationPhase.COMPLETED} == set(steps.values())
+    assert ("assistant", "mine") not in await play.said()
+    (ended,) = [end for end in await operator.ends() if end.run_id == run_id(a)]
+    assert ended.usage.partial
+
+
+async def test_a_handler_that_hangs_changes_no_turn(bench: Bench, serve: Serve, conversation: str) -> None:
     entered, dropped = asyncio.Event(), list[str]()
 
     async def hang(event: OperatorEvent) -> None:
@@ -411,3 +437,8 @@ async def test_a_plain_turn_asks_the_store_no_more_for_it(
 
 def test_failures_have_no_place_for_what_was_said() -> None:
     assert not {"message", "text", "cause"} & set(Failure.model_fields)
+
+
+async def test_a_worker_takes_nothing_but_a_sink(bench: Bench) -> None:
+    with pytest.raises(TypeError):
+        bench.worker(Stage().agent(), operator_events=print)

@@ -164,6 +164,37 @@ async def test_nothing_that_is_raised_where_an_event_is_dropped_gets_out(error: 
     assert await sink.flush(SOON)
 
 
+async def test_what_a_handler_tells_is_handled_behind_what_waits() -> None:
+    heard: list[str] = []
+
+    async def handle(given: OperatorEvent) -> None:
+        heard.append(given.event_id)
+        sink.emit(event(f"{given.event_id[0]}2"))
+
+    sink = OperatorSink(handle)
+    told(sink, "a", "b")
+
+    assert await sink.flush(SOON)
+    assert await sink.flush(SOON)
+    assert ["a", "b", "a2", "b2"] == heard
+
+
+async def test_whoever_hears_of_an_error_may_be_async() -> None:
+    failed: list[str] = []
+
+    async def fail(given: OperatorEvent) -> None:
+        raise LookupError(MARK)
+
+    async def on_error(given: OperatorEvent, error: Exception) -> None:
+        failed.append(given.event_id)
+
+    sink = OperatorSink(fail, on_error=on_error)
+    told(sink, "a")
+
+    assert await sink.flush(SOON)
+    assert ["a"] == failed
+
+
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
 async def test_a_handler_that_breaks_out_stops_nothing(error: type[BaseException]) -> None:
     heard: list[str] = []

@@ -19,7 +19,7 @@ from turnlane.agent.models import Model
 from turnlane.records.base import elapsed_ms
 from turnlane.records.errors import StoreUnavailableError, TurnlaneError
 from turnlane.records.events import RunStateEvent, TerminalEvent
-from turnlane.records.mutations import CommitBatch, CommitOutcome, Mutation, SettleRun
+from turnlane.records.mutations import CommitBatch, CommitOutcome, Mutation, PurgeConversation, SettleRun
 from turnlane.records.operator_events import (
     ProviderIdentity,
     RunStarted,
@@ -29,13 +29,16 @@ from turnlane.records.operator_events import (
     step_span,
     trace_id,
 )
-from turnlane.records.runs import ENDINGS, FINAL_PHASES, Operation, OperationPhase, Run, RunState
+from turnlane.records.runs import ENDINGS, FINAL_PHASES, Operation, OperationPhase, Run, RunState, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.records.usage import computed, stated
 from turnlane.store.payloads import Committed
 from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
+
+_QUIET = {RunState.SUPERSEDED: TerminalReason.ABSORBED, RunState.ABANDONED: TerminalReason.ABANDONED}
+"""The ends of which watchers are told the state only: another run answered, or the run was given up."""
 
 LOOK_SECONDS = 2.0
 """How long a commit's answer waits at most for what only operators want to know."""
@@ -67,6 +70,7 @@ class ToldCommits:
             raise
         if committed.reply.outcome is CommitOutcome.APPLIED:
             await self._tell_applied(committed)
+            self._tell_purged(batch, committed)
         else:
             await self._tell_refused(batch)
         return committed
@@ -78,16 +82,24 @@ class ToldCommits:
                 self._sink.emit(_terminal(event))
             elif isinstance(event, RunStateEvent) and event.state is RunState.RUNNING:
                 self._sink.emit(_started(event))
-            elif isinstance(event, RunStateEvent) and not event.state.is_active and event.run_id not in ended:
-                await self._tell_quiet_end(event)
+            elif isinstance(event, RunStateEvent) and event.state in _QUIET and event.run_id not in ended:
+                await self._tell_quiet_end(event, _QUIET[event.state])
 
-    async def _tell_quiet_end(self, event: RunStateEvent) -> None:
-        """A run was given up, or answered by another: watchers are told its state only."""
+    async def _tell_quiet_end(self, event: RunStateEvent, reason: TerminalReason) -> None:
         run = await self._look(event.conversation_id, event.run_id)
-        if run is None or run.terminal_reason is None:
-            return
         event_id = f"{event.run_id}:terminal:{event.snapshot_version}"
-        self._sink.emit(_end_of(run, event_id, event.emitted_at))
+        about = _about(event.conversation_id, event.run_id, event_id, event.emitted_at)
+        usage = computed(run.usage if run is not None else None)
+        self._sink.emit(RunTerminal(**about, state=event.state, reason=reason, usage=usage))
+
+    def _tell_purged(self, batch: CommitBatch, committed: Committed) -> None:
+        """Runs that ended in the commit that erased them: it is all that there is to tell of."""
+        if not isinstance(batch.mutations[-1].effect, PurgeConversation):
+            return
+        versions = {result.seq: result.version for result in committed.reply.results}
+        for mutation, effect in _ends(batch):
+            event_id = f"{effect.run_id}:terminal:{versions[mutation.seq]}"
+            self._sink.emit(_decided(batch.conversation_id, effect, event_id, None))
 
     async def _tell_refused(self, batch: CommitBatch) -> None:
         """The store refused ends that this lane decided: what those runs spent was spent."""
@@ -98,14 +110,15 @@ class ToldCommits:
             if run is not None and run.terminal_reason is not None:
                 self._sink.emit(_end_of(run, event_id, utc_now()))
             else:
-                self._sink.emit(_refused(batch.conversation_id, effect, event_id, run))
+                self._sink.emit(_decided(batch.conversation_id, effect, event_id, run))
 
     async def _look(self, conversation_id: str, run_id: str) -> Run | None:
         """The run as the store has it; None if it has none, or does not say so in time."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 view = await self._store.load_run(conversation_id, run_id)
-        except (TurnlaneError, TimeoutError) as error:
+        except Exception as error:
+            # Whatever it is: the commit came to what it came to.
             logger.warning("an end of a run is told without figures: the store failed with %s", type(error).__name__)
             return None
         return None if view is None else view.run
@@ -163,8 +176,8 @@ def _end_of(run: Run, event_id: str, at: datetime) -> RunTerminal:
     )
 
 
-def _refused(conversation_id: str, effect: SettleRun, event_id: str, run: Run | None) -> RunTerminal:
-    """The end that was decided for a run, and what the store has of it: less than an end, or nothing."""
+def _decided(conversation_id: str, effect: SettleRun, event_id: str, run: Run | None) -> RunTerminal:
+    """The end that was decided for a run, of which the store has less than an end, or nothing."""
     return RunTerminal(
         **_about(conversation_id, effect.run_id, event_id, utc_now()),
         state=ENDINGS[effect.reason].state if run is None else run.state,

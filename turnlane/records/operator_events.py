@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from turnlane.records.base import Count, Name, Record, RecordId, Timestamp, canonical_json
+from turnlane.records.base import Count, Name, Record, RecordId, Text, Timestamp, canonical_json
 from turnlane.records.runs import Failure, OperationPhase, RunState, TerminalReason
 from turnlane.records.usage import Usage
 
@@ -45,8 +45,8 @@ class RunStarted(_OperatorEvent):
 class ProviderIdentity(Record):
     """The id under which a provider knows its response, and who that provider was if it is known."""
 
-    id: Annotated[str, Field(min_length=1)]
-    provider: str | None = None
+    id: Annotated[Text, Field(min_length=1)]
+    provider: Text | None = None
 
 
 class StepFinished(_OperatorEvent):
@@ -61,7 +61,7 @@ class StepFinished(_OperatorEvent):
     step: Count
     attempt: Annotated[int, Field(ge=1)]
     phase: OperationPhase
-    model_id: str
+    model_id: Text
     usage: Usage
     response: ProviderIdentity | None = None
     duration_ms: Count
