@@ -100,6 +100,14 @@ async def test_twenty_processes_open_a_fresh_file_at_once_and_one_migrates(tmp_p
     assert [(newest_revision(),)] == revision(path)
 
 
+async def test_many_fresh_stores_are_opened_at_once_in_one_process(tmp_path: Path) -> None:
+    stores = await asyncio.gather(*(open_store(str(tmp_path / f"{number}.db")) for number in range(6)))
+    for store in stores:
+        await store.close()
+
+    assert [[(newest_revision(),)]] * 6 == [revision(tmp_path / f"{number}.db") for number in range(6)]
+
+
 async def test_a_store_opened_again_has_what_was_written(lane: Lane, tmp_path: Path) -> None:
     path = tmp_path / "again.db"
     first = await open_store(str(path))

@@ -1,7 +1,7 @@
 """PostgreSQL, by asyncpg: a pool of connections, and transactions that run to their end.
 
 Writers of different conversations write at once, in READ COMMITTED: what each decides by it holds locked
-(`turnlane.store.holding`). A reader sees one state, in REPEATABLE READ, and waits for nobody. A transaction is
+(`turnlane.store.holding`). A reader sees one state, in REPEATABLE READ, and waits for no lock. A transaction is
 a task of its own: a caller that is cancelled leaves it, and it commits or rolls back as if nobody had left.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 import asyncpg
-from sqlalchemy import URL, event
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from turnlane.records.errors import InvalidInputError
 from turnlane.store.database import Answer, Database, Statements
 from turnlane.store.quiet import quiet_engine
-from turnlane.store.sqlstates import translated_errors
+from turnlane.store.sqlstates import is_disconnected, translated_errors
 
 CONNECTIONS = 10
 """How many connections a store holds at most; a server takes a hundred of all its clients, unless told otherwise."""
@@ -29,6 +29,9 @@ CONNECT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
 FREE_SECONDS = 30.0
 """How long a call waits for a free connection."""
+
+ATTEMPT = "turnlane_attempt"
+"""The execution option that says which transaction a statement belongs to."""
 
 
 class Postgresql(Database):
@@ -48,6 +51,7 @@ class Postgresql(Database):
             **quiet_engine(),
         )
         event.listen(self._engine.sync_engine, "checkout", _refuse_closed)
+        event.listen(self._engine.sync_engine, "after_cursor_execute", _note_answer)
         self._writer = self._engine.execution_options(isolation_level="READ COMMITTED")
         self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._running: set[asyncio.Task[Any]] = set()
@@ -70,14 +74,43 @@ class Postgresql(Database):
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*self._running, return_exceptions=True)
+        if self._running:
+            await asyncio.wait(self._running)
         await self._engine.dispose()
 
 
+class Attempt:
+    """A transaction under way, and whether the server answered any of its statements."""
+
+    answered = False
+
+    async def run(self, engine: AsyncEngine, statements: Statements[Answer]) -> Answer:
+        async with engine.connect() as connection:
+            await connection.execution_options(**{ATTEMPT: self})
+            async with connection.begin():
+                return await connection.run_sync(statements)
+
+    def met_dead_connection(self, error: DBAPIError) -> bool:
+        """Whether the transaction failed before it began, on a connection that was lost while it lay idle."""
+        return is_disconnected(error) and not self.answered
+
+
 async def _transact(engine: AsyncEngine, statements: Statements[Answer]) -> Answer:
+    """Run a transaction; once more, on a new connection, if the first one turned out to be dead."""
     with translated_errors():
-        async with engine.connect() as connection, connection.begin():
-            return await connection.run_sync(statements)
+        first = Attempt()
+        try:
+            return await first.run(engine, statements)
+        except DBAPIError as error:
+            if not first.met_dead_connection(error):
+                raise
+        return await Attempt().run(engine, statements)
+
+
+def _note_answer(connection: Connection, *_told: Any) -> None:
+    attempt = connection.get_execution_options().get(ATTEMPT)
+    if attempt is not None:
+        attempt.answered = True
 
 
 def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from time import monotonic
 
 from sqlalchemy.engine import URL
 
@@ -13,7 +11,6 @@ from turnlane.records.admissions import BlobRef
 from turnlane.records.approvals import CallOrigin, PendingApproval, RunAnswers, StoredApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
-from turnlane.records.errors import StoreUnavailableError
 from turnlane.records.events import DurableEvent
 from turnlane.records.lane import LaneRun
 from turnlane.records.ledger import LedgerEvent, LedgerPage
@@ -41,6 +38,7 @@ from turnlane.store import (
     work,
 )
 from turnlane.store.database import Database, connect
+from turnlane.store.opening import bring_up
 from turnlane.store.payloads import (
     CallStart,
     Committed,
@@ -60,7 +58,6 @@ from turnlane.store.payloads import (
     StoredReceipt,
     Written,
 )
-from turnlane.store.revision import is_current
 from turnlane.store.urls import store_url
 
 Clock = Callable[[], datetime]
@@ -78,33 +75,11 @@ async def open_store(url_or_path: str | URL, *, busy_seconds: float = 5.0, clock
     """
     database = connect(store_url(url_or_path), busy_seconds)
     try:
-        await _bring_up(database, busy_seconds)
+        await bring_up(database, busy_seconds)
     except BaseException:
         await database.close()
         raise
     return SqlStore(database, clock)
-
-
-async def _bring_up(database: Database, busy_seconds: float) -> None:
-    """Migrate unless the schema is current. Of many first openers one migrates and the others find it done."""
-    deadline = monotonic() + busy_seconds
-    while True:
-        try:
-            if not await database.read(is_current):
-                await _migrate(database)
-            return
-        except StoreUnavailableError:
-            # Turning a fresh file to WAL needs it alone, and SQLite does not wait for that by itself.
-            if not database.retries_opening or monotonic() >= deadline:
-                raise
-            await asyncio.sleep(0.02)
-
-
-async def _migrate(database: Database) -> None:
-    """Migrate. Only a store that needs it imports Alembic, and does so before it takes the writer's slot."""
-    from turnlane.store.migrate import migrate
-
-    await database.write(migrate)
 
 
 class SqlStore:

@@ -38,7 +38,7 @@ FOREIGN = {
 }
 """Conditions that somebody has to mend."""
 
-_OUT_OF_REACH = "the store is out of reach"
+_OUT_OF_REACH = "the store's server does not answer: is it running, and is its address right?"
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _meaning(error: DBAPIError) -> TurnlaneError:
         return StoreUnavailableError(passing, **_facts(error))
     if state in FOREIGN:
         return StoreSchemaError(FOREIGN[state], **_facts(error))
-    if error.connection_invalidated or _is_of_connection(error):
+    if is_disconnected(error) or _is_of_connection(error):
         return StoreUnavailableError(_OUT_OF_REACH, **_facts(error))
     return StoreIntegrityError("the database refused a statement or a value", **_facts(error))
 
@@ -76,6 +76,11 @@ def sqlstate(error: DBAPIError) -> str:
     """Return the SQLSTATE of an error, empty if the server did not give one."""
     stated = getattr(error.orig, "sqlstate", None) or getattr(_driver_error(error), "sqlstate", None)
     return stated if isinstance(stated, str) else ""
+
+
+def is_disconnected(error: DBAPIError) -> bool:
+    """Whether the connection is gone: closed already, or about to be by a server that has just said so."""
+    return error.connection_invalidated or sqlstate(error).startswith(("08", "57P0"))
 
 
 def _facts(error: DBAPIError) -> dict[str, str]:
