@@ -184,6 +184,7 @@ async def test_a_tool_call_is_told_when_it_starts_and_when_it_ends(talk: tuple[T
 # --- who is told what ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("store_place", ["file", "postgresql"], indirect=True)
 async def test_a_client_without_a_bus_is_told_what_is_durable(bench: Bench, talk: tuple[Turnlane, str]) -> None:
     _, conversation = talk
     ticket = await bench.client(bus=False).submit(conversation, "hi")
