@@ -115,7 +115,10 @@ class Receipt(Record):
 
 
 class Admission(Payload):
-    """The answer to a submit: durable when it is given. Ids may differ from the caller's proposal."""
+    """The answer to a submit: durable when it is given. Ids may differ from the caller's proposal.
+
+    `duplicate` says that the input had been admitted before. Of an input that went as a signal nobody can tell.
+    """
 
     conversation_id: RecordId
     idempotency_key: IdempotencyKey
