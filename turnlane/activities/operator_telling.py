@@ -222,4 +222,5 @@ def _response(model: Model, progress: Progress) -> ProviderIdentity | None:
     finish = progress.finish
     response_id = (finish.response_id if finish else None) or progress.response_id
     provider = (finish.provider if finish else None) or model.reported_provider
-    return ProviderIdentity(id=response_id, provider=provider) if response_id else None
+    # A server that keeps to no protocol may give a number: no step fails for that.
+    return ProviderIdentity(id=str(response_id), provider=provider) if response_id else None
