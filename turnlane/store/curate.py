@@ -95,8 +95,9 @@ def seed(work: Work, effect: SeedInputs, at: datetime) -> Change | None:
     if is_seeded(work.connection, here, effect.seed_key):
         return None
     ids = [message.id for message in effect.messages]
-    query = select(func.count()).select_from(MESSAGE).where(MESSAGE.c.conversation_id == here, MESSAGE.c.id.in_(ids))
-    present = work.connection.execute(query).scalar_one()
+    query = select(func.count()).select_from(MESSAGE).where(MESSAGE.c.conversation_id == here)
+    counts = (work.connection.execute(query.where(MESSAGE.c.id.in_(chunk))).scalar_one() for chunk in chunks(ids))
+    present = sum(counts)
     if present not in (0, len(ids)):
         raise StoreIntegrityError("a seed is there in part", seed_key=effect.seed_key)
     if any(message.role is not Role.USER for message in effect.messages):

@@ -67,7 +67,7 @@ def _meaning(error: DBAPIError) -> TurnlaneError:
         return StoreUnavailableError(passing, **_facts(error))
     if state in FOREIGN:
         return StoreSchemaError(FOREIGN[state], **_facts(error))
-    if is_disconnected(error) or _is_of_connection(error):
+    if is_disconnected(error) or _is_of_driver(error):
         return StoreUnavailableError(_OUT_OF_REACH, **_facts(error))
     return StoreIntegrityError("the database refused a statement or a value", **_facts(error))
 
@@ -88,13 +88,11 @@ def _facts(error: DBAPIError) -> dict[str, str]:
     return {"sqlstate": state} if state else {}
 
 
-def _is_of_connection(error: DBAPIError) -> bool:
-    """Whether the driver itself found its connection unusable; a value that it cannot send is another thing."""
-    from asyncpg import InterfaceError, InternalClientError
-    from asyncpg.exceptions import DataError
+def _is_of_driver(error: DBAPIError) -> bool:
+    """Whether the driver lost its way in what the server said: another connection may do better."""
+    from asyncpg import InternalClientError
 
-    found = _driver_error(error)
-    return isinstance(found, (InterfaceError, InternalClientError)) and not isinstance(found, (DataError, ValueError))
+    return isinstance(_driver_error(error), InternalClientError)
 
 
 def _driver_error(error: DBAPIError) -> BaseException | None:
