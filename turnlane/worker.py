@@ -24,6 +24,7 @@ from turnlane.activities.lane_work import LaneWork
 from turnlane.activities.operator_sink import OperatorSink
 from turnlane.activities.provider_step import ProviderSteps
 from turnlane.activities.providers.registry import Providers
+from turnlane.activities.signal_pages import SignalPages
 from turnlane.activities.tool_calls import ToolCalls
 from turnlane.agent import Agent, ApprovalKeys
 from turnlane.records.lane import LaneSettings
@@ -110,6 +111,7 @@ def _activities(
 ) -> list[Callable[..., Any]]:
     """Everything that lanes have done by a worker."""
     work = LaneWork(store, agents, bus, settings, sink)
+    pages = SignalPages(store)
     return [
         work.open_lane,
         work.load_queue,
@@ -124,6 +126,8 @@ def _activities(
         Answers(store, agents, bus, keys).open_answers,
         Judging(store, agents).judge_boundary,
         DeliveryWork(store).deliver,
+        pages.keep,
+        pages.load,
     ]
 
 

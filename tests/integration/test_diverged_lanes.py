@@ -131,6 +131,43 @@ async def test_signals_to_a_lane_that_is_lost_already_reach_the_next_history(
     assert ["1"] == delivered
 
 
+async def test_more_signals_than_travel_reach_the_next_history_by_way_of_the_store(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    bench.store = held = HeldStore(bench.store, "deliver")  # type: ignore[assignment]
+    play, diverging = await diverging_play(bench, serve, conversation, MutationKind.RECOVER)
+    play.store = held._store
+    a = await play.submit("A")
+    call = await play.stage.call(1)
+    b = await play.submit("B")
+    first = await current(play)
+    await play.lane.signal("deliver", {"event": "paid", "id": "1", "payload": 7})
+    await held.barrier.until_reached()
+    await play.lane.start_update(
+        "abandon",
+        {"run_id": run_id(b), "expected_revision": (await play.run(b)).revision, "stale_owner": True},
+        wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+    )
+
+    async def lost() -> bool:
+        return diverging.diverged == 1
+
+    await until(lost)
+    keys = [f"key {number:02}" for number in range(45)]
+    for key in keys:
+        # In all more than a history takes as an argument.
+        await play.lane.signal("submit", {"key": key, "text": key + "x" * 50_000})
+    held.barrier.release()
+    call.answer("so")
+    play.stage.play()
+    tickets = [await play.client.submit(conversation, key + "x" * 50_000, key=key) for key in keys]
+
+    assert ["success"] * 47 == await play.reasons(a, b, *tickets)
+    assert (True, True) == (await are_duplicates(tickets), first != await current(play))
+    heard = [text[:6] for role, text in await play.said() if role == "user" and text.startswith("key")]
+    assert keys == heard
+
+
 async def test_a_lane_that_can_store_nothing_gives_up_after_so_many_histories(
     bench: Bench, serve: Serve, conversation: str
 ) -> None:

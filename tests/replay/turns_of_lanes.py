@@ -138,6 +138,20 @@ async def superseded_lane(studio: Studio) -> None:
         await ended(await client.submit(studio.name, "two", via="signal"))
 
 
+@turn
+async def superseded_lane_with_a_page(studio: Studio) -> None:
+    """The same, with more signals than travel: they go by way of the store."""
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        await ended(await client.submit(studio.name, "one"))
+        studio.store.is_broken = True
+        tickets = [await client.submit(studio.name, word * 11_000, via="signal") for word in ("two", "six")]
+        await studio.store.until_refused(1)
+        await studio.whole_store.open_lane(studio.name, "another incarnation", None)
+        studio.store.is_broken = False
+        for ticket in tickets:
+            await ended(ticket)
+
+
 def summing_up(**options: Any) -> Compaction:
     """A compaction whose summary says how many messages it replaces."""
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from turnlane.records.admissions import Admission, Input, Policy, Terminal
+from turnlane.records.admissions import Admission, BlobRef, Input, Policy, Terminal
 from turnlane.records.approvals import AskedApproval
-from turnlane.records.base import Name, Payload, RecordId, derived_id, digest
+from turnlane.records.base import UNSAID, Name, Payload, RecordId, derived_id, digest
 from turnlane.records.durable import SuspendedCall
 from turnlane.records.errors import InvalidInputError
 from turnlane.records.runs import RunState
@@ -260,7 +260,8 @@ class LaneStart(Payload):
     """The argument of the lane workflow. A caller gives the conversation, or nothing: it is in the workflow's id.
 
     The rest travels on continue-as-new. `inbox` and `interrupts` are what was signalled to a lane that was refused
-    by its store before it could store them.
+    by its store before it could store them; `pages` are blobs of the inputs that were signalled before those in
+    `inbox`, where they are too many to travel.
     """
 
     conversation_id: Annotated[RecordId, WrapValidator(_or_invalid_input)] | None = None
@@ -271,6 +272,7 @@ class LaneStart(Payload):
     inbox: tuple[Input, ...] = ()
     reopened: int = 0
     interrupts: tuple[RunRequest, ...] = ()
+    pages: Annotated[tuple[BlobRef, ...], UNSAID] = ()
 
 
 class LaneReport(Payload):

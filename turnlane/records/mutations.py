@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from turnlane.records.admissions import BlobRef, Receipt
+from turnlane.records.admissions import BlobRef, Input, Receipt
 from turnlane.records.base import JsonObject, Name, Payload, RecordId, Timestamp, canonical_json, digest
 from turnlane.records.lane import AbortReason, AgentFacts, LaneHead, LaneRun, LaneSettings, RunProgress
 from turnlane.records.messages import ControlReason, Message
@@ -284,6 +284,20 @@ class QueuePage(Payload):
 class QueueRuns(Payload):
     runs: tuple[LaneRun, ...]
     more: bool
+
+
+class SignalPage(Payload):
+    """Signalled inputs that nobody but a lane has, in their order."""
+
+    conversation_id: RecordId
+    inputs: tuple[Input, ...]
+
+
+class PageRequest(Payload):
+    """Ask for a page of signalled inputs that was kept."""
+
+    conversation_id: RecordId
+    page: BlobRef
 
 
 class RunLookup(Payload):

@@ -90,6 +90,7 @@ class LaneCore:
         self.outage = Outage(lambda: self.tell())
         self.outbox = Outbox(conversation_id, self.outage)
         self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
+        self.unloaded = start.pages
         self.deciding: list[Pending] = []
         self.carried: list[Input] = []
         self.carried_interrupts: list[RunRequest] = []

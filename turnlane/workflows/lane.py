@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.workflows.deliveries import Deliveries
     from turnlane.workflows.details import details, run_lines
     from turnlane.workflows.opening import open_lane
+    from turnlane.workflows.paging import keep_pages
     from turnlane.workflows.responding import Responding, admitted
     from turnlane.workflows.run_loop import RunLoop
     from turnlane.workflows.waiting import Waiting
@@ -245,12 +246,17 @@ class ConversationLane(Controlling, Responding):
         reopened = 1 if core.outbox.has_stored else self._start.reopened + 1
         if reopened > MAX_REOPENS:
             raise as_failure(error)
+        try:
+            pages, inbox = await keep_pages(core)
+        except ConversationPurgedError:
+            return self._report("purged")
         workflow.continue_as_new(
             LaneStart(
                 conversation_id=core.conversation_id,
-                inbox=core.unstored_signals,
+                inbox=inbox,
                 reopened=reopened,
                 interrupts=tuple(core.carried_interrupts),
+                pages=pages,
             )
         )
 

@@ -12,6 +12,7 @@ from turnlane.records.runs import RunState
 from turnlane.workflows.calls import LOAD_QUEUE, OPEN_LANE, store_call
 from turnlane.workflows.control import interrupt_quietly
 from turnlane.workflows.core import LaneCore
+from turnlane.workflows.paging import load_pages
 
 
 async def open_lane(core: LaneCore, start: LaneStart) -> None:
@@ -37,6 +38,7 @@ async def open_lane(core: LaneCore, start: LaneStart) -> None:
     core.epoch = opened.epoch
     if start.head is None and opened.head is not None:
         await _load(core, opened)
+    await load_pages(core, start)
     core.is_open = True
     _resume(core, start)
 
