@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import sys
 import traceback
 import uuid
@@ -20,6 +21,7 @@ from tests.contract.losing_link import losing_link
 from tests.contract.test_store_open import OPEN_IN_TWENTY_PROCESSES, start
 from tests.integration.stage import until
 from tests.postgresql import Databases, connected
+from turnlane.records.durable import Delivery
 from turnlane.records.errors import (
     ConversationPurgedError,
     InvalidInputError,
@@ -383,6 +385,28 @@ async def test_ids_and_names_are_ordered_by_code_point_whatever_the_locale_of_th
     of_ids = await watcher.fetch(f"{query} AND data_type = 'character varying' AND table_name <> '{VERSION_TABLE}'")
 
     assert ["C"] == [row["collation_name"] for row in of_ids]
+
+
+async def test_the_longest_ids_of_the_widest_characters_fit_into_every_index(lane: Lane) -> None:
+    draw = random.Random(7)
+
+    def widest(length: int) -> str:
+        return "".join(chr(draw.randrange(0x20000, 0x2A6D0)) for _ in range(length))
+
+    other = await lane.beside(widest(256)).open()
+    run_id, answer, call = widest(256), widest(256), widest(256)
+    message = other.message(widest(256))
+    admitted = other.admit(
+        widest(256), message=message, run_id=run_id, assistant_id=answer, agent=widest(128), tenant=widest(128)
+    )
+    await other.apply(admitted)
+    await other.store.append_event(other.conversation_id, widest(128), {}, other.clock(), key=widest(256))
+    delivery = Delivery(event=widest(128), id=call, payload=1)
+    await other.store.deliver(other.conversation_id, delivery, other.clock())
+    found = await other.store.find_delivery(other.conversation_id, delivery.key)
+
+    assert [message.id] == await other.said()
+    assert found is not None and "1" == found.entry
 
 
 async def test_pages_go_by_code_point(lane: Lane) -> None:
