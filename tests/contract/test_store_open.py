@@ -6,19 +6,16 @@ import asyncio
 import sqlite3
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
+from tests.contract.conftest import Lane
 from turnlane.records.errors import StoreSchemaError, StoreUnavailableError
 from turnlane.store.migrate import SCRIPTS, VERSION_TABLE, newest_revision
 from turnlane.store.sql import SqlStore, open_store
-
-if TYPE_CHECKING:
-    from tests.contract.conftest import Lane
 
 OPEN_IN_TWENTY_PROCESSES = """
 import asyncio, os, sys, traceback
@@ -120,14 +117,18 @@ async def test_a_store_opened_again_has_what_was_written(lane: Lane, tmp_path: P
     assert [{"n": 1}] == [event.payload for event in page.items]
 
 
-async def test_an_older_schema_is_migrated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", ["0001", "0002", "0003"])
+async def test_an_older_schema_is_migrated_and_takes_whole_turns(tmp_path: Path, older: str) -> None:
     path = tmp_path / "store.db"
-    migrate_to(path, "0001")
+    migrate_to(path, older)
     before = revision(path)
     store = await open_store(str(path))
+    lane = await Lane(store).open()
+    await lane.answer("a")
+    said = await lane.said()
     await store.close()
 
-    assert ([("0001",)], [(newest_revision(),)]) == (before, revision(path))
+    assert ([(older,)], [(newest_revision(),)], ["in-a", "out-a"]) == (before, revision(path), said)
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What approvals, durable tool bodies, prepared turns, budgets and figures of runs keep."""
+"""What approvals, durable tool bodies, prepared turns and budgets keep."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -16,8 +16,6 @@ def upgrade() -> None:
     op.add_column("turnlane_conversation", sa.Column("model", ExactString(128), nullable=True))
     op.add_column("turnlane_run", sa.Column("prepared", sa.Text(), nullable=True))
     op.add_column("turnlane_run", sa.Column("fence_model", sa.BigInteger(), nullable=False, server_default="0"))
-    op.add_column("turnlane_run", sa.Column("started_at", UtcTimestamp(), nullable=True))
-    op.add_column("turnlane_run", sa.Column("first_output_at", UtcTimestamp(), nullable=True))
     op.add_column("turnlane_segment", sa.Column("approval_id", ExactString(256), nullable=True))
     op.add_column("turnlane_segment", sa.Column("approval", ExactString(32), nullable=True))
     op.add_column("turnlane_segment", sa.Column("approval_expires_at", UtcTimestamp(), nullable=True))
