@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 from temporalio.client import Client
 
 from tests.integration.stage import until
@@ -27,6 +28,7 @@ from turnlane.records.ledger import LedgerEvent, LedgerKind
 from turnlane.records.runs import Run
 from turnlane.store.bus_socket import BusServer, SocketBus, socket_path
 from turnlane.store.sql import SqlStore, open_store
+from turnlane.store.work import find_conversation
 
 PROGRAM = Path(__file__).with_name("worker_process.py")
 PATIENCE = 40.0
@@ -117,6 +119,15 @@ class House:
         """What the workers wrote to a file so far."""
         path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
+
+    async def freeze(self, worker: WorkerProcess, conversation_id: str) -> None:
+        """Freeze a worker between two writes to a conversation: one that has a lock would have it until it thaws."""
+
+        def freeze(connection: Connection) -> None:
+            find_conversation(connection, conversation_id)
+            worker.freeze()
+
+        await self.store._database.write(freeze)
 
     async def until_written(self, *names: str) -> None:
         """Wait until the workers wrote to each of these files."""

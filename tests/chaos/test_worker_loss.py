@@ -203,6 +203,8 @@ async def test_a_worker_that_is_asked_to_stop_in_mid_answer_hands_the_run_on(hou
 
 
 async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house: House, conversation: str) -> None:
+    # Each poll of the sleeper's that is still open may be handed an attempt, which is lost by its heartbeat.
+    house.settings = {"heartbeat_seconds": 3.0}
     (house.folder / HOLD).touch()
     sleeper = await house.worker()
     ticket = await house.client().submit(conversation, "stream")
@@ -211,7 +213,7 @@ async def test_a_worker_that_wakes_up_after_it_was_given_up_writes_nothing(house
     await witness.until_told("assistant-delta", 10)
     successor = await house.worker()
 
-    sleeper.freeze()
+    await house.freeze(sleeper, conversation)
     await witness.until_told("attempt-reset")
     reset = _reset_of(witness)
     written = await house.ledger(conversation)
