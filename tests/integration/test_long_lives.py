@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from tests.conftest import Bench, Serve
+from tests.integration.stage import MANY_LANES
 from turnlane.agent import Agent, ScriptedModel, tool
 from turnlane.agent.models import Action, Call, Say, ScriptedRequest
 from turnlane.client import Turnlane
@@ -87,11 +88,11 @@ async def _turn(client: Turnlane, conversation: str) -> str:
 async def test_many_conversations_replayed_at_once_by_a_fresh_worker_all_go_on(bench: Bench) -> None:
     client = bench.client(answer_seconds=60)
     conversations = [f"c-{uuid.uuid4().hex[:12]}" for _ in range(20)]
-    async with bench.worker(_agent()):
+    async with bench.worker(_agent(), max_cached_workflows=MANY_LANES):
         for _ in range(3):
             await asyncio.gather(*(_turn(client, conversation) for conversation in conversations))
 
-    async with bench.worker(_agent()):
+    async with bench.worker(_agent(), max_cached_workflows=MANY_LANES):
         reasons = await asyncio.gather(*(_turn(client, conversation) for conversation in conversations))
 
     assert ["success"] * 20 == reasons
