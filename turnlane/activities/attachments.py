@@ -45,7 +45,7 @@ class Attachments:
         Raises ApplicationFailedError with the message's id for what the application's function does wrong.
         """
         for item in history:
-            if item.message.role is Role.USER:
+            if item.message.role is Role.USER and any(isinstance(part, FilePart) for part in item.message.parts):
                 await self._resolve_message(item.message)
         return self._had
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from turnlane.activities.asking import asked
 from turnlane.activities.attachments import Attachments
 from turnlane.activities.failing import failing_as
-from turnlane.activities.projection import in_order, project_with_decisions
+from turnlane.activities.projection import in_order, project
 from turnlane.agent.history import HistoryOptions, OwnProjection, Projector
 from turnlane.records.lane import Taken
 from turnlane.records.messages import Message
@@ -37,10 +37,9 @@ async def hear(
         heard = [_told(item, own) for item, own in in_order(history, taken, step)]
         return await _by_application(options.project, [message for message in heard if message.parts], tools)
     resolved = await files.resolve(history)
-    prompt, _ = project_with_decisions(
+    return project(
         history, taken=taken, instructions="", tools=tools, step=step, options=options, resolved=resolved, now=now
     )
-    return prompt
 
 
 def _told(item: HistoryMessage, own: Sequence[HistoryStep] | None) -> Message:

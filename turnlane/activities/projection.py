@@ -16,6 +16,7 @@ from turnlane.activities.attachments import Resolved, attached
 from turnlane.activities.chronology import Chronology
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.placeholders import CUT_CALL, LIVE_CALL, UNUSED_CALL
+from turnlane.activities.plain import TEXT, plain_message
 from turnlane.activities.prompt_writer import PromptWriter, joined
 from turnlane.activities.rounds import calls_in, joined_steps, rounds_of
 from turnlane.agent.history import HistoryOptions
@@ -30,7 +31,7 @@ from turnlane.records.messages import (
     ToolApprovalResponsePart,
     is_speakable,
 )
-from turnlane.records.prompt import Prompt, PromptPart, ToolSpec
+from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, ToolSpec
 from turnlane.store.payloads import HistoryMessage, HistoryStep
 
 INTERRUPTED_MARKER: Final = "[interrupted: this turn was cut off before it finished]"
@@ -81,12 +82,16 @@ def project(
     tools: Sequence[ToolSpec],
     step: int,
     options: HistoryOptions = _ALL_WELL,
+    resolved: Resolved | None = None,
+    now: datetime | None = None,
 ) -> Prompt:
-    """Return the prompt for step `step` of the run whose assistant message is still streaming."""
-    prompt, _ = project_with_decisions(
-        history, taken=taken, instructions=instructions, tools=tools, step=step, options=options
-    )
-    return prompt
+    """Return the prompt for step `step` of the run whose assistant message is still streaming.
+
+    `resolved` is what the application said of files, `now` the time that approvals expire by. Raises
+    ApplicationFailedError, with the record's id, for a history that the options refuse.
+    """
+    walk = _walked(history, taken, step, options, resolved, now)
+    return walk.prompt(instructions, tools)
 
 
 def project_with_decisions(
@@ -100,18 +105,23 @@ def project_with_decisions(
     resolved: Resolved | None = None,
     now: datetime | None = None,
 ) -> tuple[Prompt, tuple[Decision, ...]]:
-    """Return the prompt and one decision per record of `history`, in its order.
+    """Return the prompt as `project` does, and one decision per record of `history`, in its order."""
+    walk = _walked(history, taken, step, options, resolved, now)
+    return walk.prompt(instructions, tools), tuple(walk.decision(item) for item in history)
 
-    `resolved` is what the application said of files, `now` the time that approvals expire by. Raises
-    ApplicationFailedError, with the record's id, for a history that the options refuse.
-    """
+
+def _walked(
+    history: Sequence[HistoryMessage],
+    taken: Sequence[Taken],
+    step: int,
+    options: HistoryOptions,
+    resolved: Resolved | None,
+    now: datetime | None,
+) -> _Walk:
     walk = _Walk(options, resolved or {}, _own_approvals(history), PromptWriter(now))
     for item, own in in_order(history, taken, step):
         walk.take(item, own)
-    writer = walk.writer
-    system = (instructions, *writer.system) if instructions.strip() else tuple(writer.system)
-    prompt = Prompt(system=system, messages=writer.messages(), tools=tuple(tools))
-    return prompt, tuple(walk.decision(item) for item in history)
+    return walk
 
 
 def in_order(
@@ -211,6 +221,12 @@ class _Walk:
         if self._verdicts.get(message.id) is not Verdict.PROJECTED:
             self._verdicts[message.id] = verdict
 
+    def prompt(self, instructions: str, tools: Sequence[ToolSpec]) -> Prompt:
+        """The prompt of all records, once they were taken."""
+        carried = tuple(self.writer.system)
+        system = (instructions, *carried) if instructions.strip() else carried
+        return Prompt(system=system, messages=self.writer.messages(), tools=tuple(tools))
+
     def decision(self, item: HistoryMessage) -> Decision:
         """What became of a record, once all were taken."""
         message_id = item.message.id
@@ -242,15 +258,25 @@ class _Walk:
         message = item.message
         if not is_speakable(message.status, self._options.failed_assistant):
             return Verdict.SUPERSEDED if message.status is MessageStatus.SUPERSEDED else Verdict.UNFINISHED
+        plain = plain_message(item)
         if message.role is Role.USER:
-            return self._user(item)
+            return self._user(item) if plain is None else self._plain_user(item, plain)
         if message.role in (Role.SYSTEM, Role.SUMMARY):
             return self._carried(item)
         if (refused := self._leads(item)) is not None:
             return refused
         if message.role is Role.TOOL:
             return self._answers(item)
+        if plain is not None:
+            self.writer.say(plain)
+            return self._heard(item, TEXT)
         return self._assistant(item)
+
+    def _plain_user(self, item: HistoryMessage, plain: PromptMessage) -> Verdict:
+        self._chronology = self._chronology.after_user()
+        self._user_spoke = True
+        self.writer.say(plain)
+        return self._heard(item, TEXT)
 
     def _user(self, item: HistoryMessage) -> Verdict:
         self._chronology = self._chronology.after_user()

@@ -34,13 +34,17 @@ _OF_CALLS: Final = frozenset({"tool-result", "tool-approval-request", "tool-appr
 """What the one result of a call stands for."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Turn:
     """A message while it is written."""
 
     speaker: Speaker
     parts: list[PromptPart]
     record_id: str | None
+
+    def message(self) -> PromptMessage:
+        # Made of parts that are valid already: checking them again would be most of a long projection.
+        return PromptMessage.model_construct(speaker=self.speaker, parts=tuple(self.parts), record_id=self.record_id)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class PromptWriter:
 
     now: datetime | None = None
     system: list[str] = field(default_factory=list)
-    _turns: list[_Turn] = field(default_factory=list)
+    _turns: list[_Turn | PromptMessage] = field(default_factory=list)
     _ids: dict[str, int] = field(default_factory=dict)
     _waiting: dict[str, _Slot] = field(default_factory=dict)
     _asked: dict[str, _Slot] = field(default_factory=dict)
@@ -73,17 +77,21 @@ class PromptWriter:
         """
         if self._paused is None or not self._say(*self._paused, is_paused=True):
             self.yield_floor()
-        # Made of parts that are valid already: checking them again would be most of a long projection.
-        return tuple(
-            PromptMessage.model_construct(speaker=turn.speaker, parts=tuple(turn.parts), record_id=turn.record_id)
-            for turn in self._turns
-        )
+        return tuple(turn if isinstance(turn, PromptMessage) else turn.message() for turn in self._turns)
 
     def yield_floor(self) -> None:
         """See to it that the assistant may speak next: that somebody else spoke last."""
         self._resume()
         if not self._turns or self._turns[-1].speaker is Speaker.ASSISTANT:
             self._note()
+
+    def say(self, message: PromptMessage) -> None:
+        """Append a message that is one text, of a user or of the model."""
+        self._resume()
+        if message.speaker is Speaker.ASSISTANT and self._turns and self._turns[-1].speaker is Speaker.ASSISTANT:
+            self._note()
+        self._turns.append(message)
+        self._is_answered = False
 
     def user(self, record_id: str, parts: list[PromptPart]) -> None:
         """Append what a user said."""
@@ -95,7 +103,7 @@ class PromptWriter:
         """Append a mark to what the assistant said."""
         self._resume()
         last = self._turns[-1]
-        if last.speaker is Speaker.ASSISTANT:
+        if isinstance(last, _Turn) and last.speaker is Speaker.ASSISTANT:
             last.parts.append(TextPart(text=text))
         else:
             self._turns.append(_Turn(Speaker.ASSISTANT, [TextPart(text=text)], record_id))
@@ -108,12 +116,12 @@ class PromptWriter:
         """
         self._resume()
         kinds = self._say(record_id, past)
-        if "tool-call" not in kinds:
+        said = self._turns[-1] if "tool-call" in kinds else None
+        if not isinstance(said, _Turn):
             return kinds
         results: list[PromptPart] = []
-        said = self._turns[-1].parts
         self._turns.append(_Turn(Speaker.TOOL, results, record_id))
-        self._write_results(said, results, _Answers(past, open_call, self.now))
+        self._write_results(said.parts, results, _Answers(past, open_call, self.now))
         return kinds | _OF_CALLS
 
     def pause(self, record_id: str, past: HistoryStep) -> frozenset[str]:

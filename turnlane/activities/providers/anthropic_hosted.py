@@ -9,6 +9,7 @@ Block = dict[str, Any]
 Said = tuple[str, list[Block]]
 
 _CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+_PLAIN: Final = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"})
 
 
 def is_hosted(block: Block) -> bool:
@@ -26,6 +27,8 @@ def paired(said: Sequence[Said]) -> list[Said]:
     A conversation with one of them is refused for ever. Calls of the last answer stay: the provider has yet to make
     them, when it is given the answer back as it is, or with the results of the calls that stand beside them.
     """
+    if all(block["type"] in _PLAIN for _, blocks in said for block in blocks):
+        return list(said)
     found = {block["tool_use_id"] for _, blocks in said for block in blocks if _is_result(block)}
     last = _place_of_last_answer(said)
     asked: set[str] = set()
