@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, are_duplicates, current, open_play, run_id
 from tests.integration.stage import BOUND, HeldStore, until
+from turnlane.client import Ticket
 from turnlane.records.errors import LaneSupersededError
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.mutations import CommitBatch, CommitOutcome, CommitReply, MutationKind
@@ -96,9 +98,22 @@ async def test_a_signal_to_stop_that_was_not_stored_is_heard_by_the_next_history
     assert ["A", "B"] == play.asked
 
 
-async def test_signals_to_a_lane_that_is_lost_already_reach_the_next_history(
-    bench: Bench, serve: Serve, conversation: str
-) -> None:
+@dataclass
+class Lost:
+    """A lane that its store refused, and that cannot move on yet: a delivery is held. `a` runs, `b` waits."""
+
+    play: Play
+    held: HeldStore
+    a: Ticket
+    b: Ticket
+    first: str | None
+
+    async def has_moved(self) -> bool:
+        return self.first != await current(self.play)
+
+
+@pytest.fixture
+async def lost(bench: Bench, serve: Serve, conversation: str) -> Lost:
     bench.store = held = HeldStore(bench.store, "deliver")  # type: ignore[assignment]
     play, diverging = await diverging_play(bench, serve, conversation, MutationKind.RECOVER)
     play.store = held._store
@@ -114,56 +129,42 @@ async def test_signals_to_a_lane_that_is_lost_already_reach_the_next_history(
         wait_for_stage=WorkflowUpdateStage.ACCEPTED,
     )
 
-    async def lost() -> bool:
+    async def is_lost() -> bool:
         return diverging.diverged == 1
 
-    await until(lost)
+    await until(is_lost)
+    return Lost(play, held, a, b, first)
+
+
+async def test_signals_to_a_lane_that_is_lost_already_reach_the_next_history(lost: Lost) -> None:
+    play = lost.play
     await play.lane.signal("stop")
     await play.lane.signal("submit", {"key": "C", "text": "C"})
-    held.barrier.release()
-    ended = await a.result(BOUND)
+    lost.held.barrier.release()
+    ended = await lost.a.result(BOUND)
     play.stage.play()
     again = await play.submit("C")
 
-    assert (TerminalReason.INTERRUPTED, ["success", "success"]) == (ended.reason, await play.reasons(b, again))
-    assert (True, True) == (await are_duplicates([again]), first != await current(play))
+    assert (TerminalReason.INTERRUPTED, ["success", "success"]) == (ended.reason, await play.reasons(lost.b, again))
+    assert (True, True) == (await are_duplicates([again]), await lost.has_moved())
     delivered = [event.payload["id"] for event in await play.ledger() if event.kind == LedgerKind.DURABLE_EVENT]
     assert ["1"] == delivered
 
 
 async def test_more_signals_than_travel_reach_the_next_history_by_way_of_the_store(
-    bench: Bench, serve: Serve, conversation: str
+    lost: Lost, conversation: str
 ) -> None:
-    bench.store = held = HeldStore(bench.store, "deliver")  # type: ignore[assignment]
-    play, diverging = await diverging_play(bench, serve, conversation, MutationKind.RECOVER)
-    play.store = held._store
-    a = await play.submit("A")
-    call = await play.stage.call(1)
-    b = await play.submit("B")
-    first = await current(play)
-    await play.lane.signal("deliver", {"event": "paid", "id": "1", "payload": 7})
-    await held.barrier.until_reached()
-    await play.lane.start_update(
-        "abandon",
-        {"run_id": run_id(b), "expected_revision": (await play.run(b)).revision, "stale_owner": True},
-        wait_for_stage=WorkflowUpdateStage.ACCEPTED,
-    )
-
-    async def lost() -> bool:
-        return diverging.diverged == 1
-
-    await until(lost)
+    play = lost.play
     keys = [f"key {number:02}" for number in range(45)]
     for key in keys:
         # In all more than a history takes as an argument.
         await play.lane.signal("submit", {"key": key, "text": key + "x" * 50_000})
-    held.barrier.release()
-    call.answer("so")
+    lost.held.barrier.release()
     play.stage.play()
     tickets = [await play.client.submit(conversation, key + "x" * 50_000, key=key) for key in keys]
 
-    assert ["success"] * 47 == await play.reasons(a, b, *tickets)
-    assert (True, True) == (await are_duplicates(tickets), first != await current(play))
+    assert ["success"] * 47 == await play.reasons(lost.a, lost.b, *tickets)
+    assert (True, True) == (await are_duplicates(tickets), await lost.has_moved())
     heard = [text[:6] for role, text in await play.said() if role == "user" and text.startswith("key")]
     assert keys == heard
 
