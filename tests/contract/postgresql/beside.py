@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from turnlane.records.errors import (
-    TurnlaneError,
-)
-
-if TYPE_CHECKING:
-    pass
+from turnlane.records.errors import TurnlaneError
 
 PATIENCE = 0.3
 """How long these stores wait for a lock that another holds."""

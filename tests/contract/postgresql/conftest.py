@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import URL
 
+from tests.contract.postgresql.beside import PATIENCE
 from tests.postgresql import Databases, connected
 from turnlane.store.database import Database, connect
 from turnlane.store.sql import SqlStore, open_store
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
-
-from tests.contract.postgresql.beside import PATIENCE
 
 
 @pytest.fixture

@@ -10,18 +10,15 @@ import pytest
 from sqlalchemy import URL
 
 from tests.contract.losing_link import losing_link
+from tests.contract.postgresql.beside import IN_TRANSACTION, WAIT_SECONDS, WAITING, backends, held, is_waiting
 from tests.integration.stage import until
 from tests.postgresql import Databases, connected
-from turnlane.records.errors import (
-    StoreUnavailableError,
-)
+from turnlane.records.errors import StoreUnavailableError
 from turnlane.records.mutations import CommitOutcome
 from turnlane.store.sql import SqlStore, open_store
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
-
-from tests.contract.postgresql.beside import IN_TRANSACTION, WAIT_SECONDS, WAITING, backends, held, is_waiting
 
 
 async def test_a_store_goes_on_when_its_server_was_restarted(lane: Lane, postgresql: Databases) -> None:

@@ -13,21 +13,15 @@ import pytest
 from sqlalchemy import URL, Connection, text
 from sqlalchemy.util import await_only
 
+from tests.contract.postgresql.beside import SECRET, WAIT_SECONDS, WAITING, failure, held, is_waiting
 from tests.integration.stage import until
 from tests.postgresql import Databases
-from turnlane.records.errors import (
-    StoreIntegrityError,
-    StoreSchemaError,
-    StoreUnavailableError,
-    TurnlaneError,
-)
+from turnlane.records.errors import StoreIntegrityError, StoreSchemaError, StoreUnavailableError, TurnlaneError
 from turnlane.store.database import Database, connect
 from turnlane.store.sql import open_store
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
-
-from tests.contract.postgresql.beside import SECRET, WAIT_SECONDS, WAITING, failure, held, is_waiting
 
 
 def statement(sql: str) -> Callable[[Connection], Any]:

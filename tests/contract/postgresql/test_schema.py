@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.contract.postgresql.beside import SECRET, failure
 from tests.contract.test_store_open import OPEN_IN_TWENTY_PROCESSES, start
 from tests.postgresql import Databases, connected
 from turnlane.records.durable import Delivery
-from turnlane.records.errors import (
-    StoreSchemaError,
-    StoreUnavailableError,
-)
+from turnlane.records.errors import StoreSchemaError, StoreUnavailableError
 from turnlane.store.migrate import VERSION_TABLE, newest_revision
 from turnlane.store.sql import open_store
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
-
-from tests.contract.postgresql.beside import SECRET, failure
 
 
 async def test_twenty_processes_open_an_empty_database_at_once_and_one_migrates(postgresql: Databases) -> None:

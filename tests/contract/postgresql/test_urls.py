@@ -5,22 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import URL
 
-from turnlane.records.errors import (
-    InvalidInputError,
-    StoreSchemaError,
-    StoreUnavailableError,
-)
-from turnlane.store.sql import open_store
-
-if TYPE_CHECKING:
-    pass
-
 from tests.contract.postgresql.beside import SECRET, failure
+from turnlane.records.errors import InvalidInputError, StoreSchemaError, StoreUnavailableError
+from turnlane.store.sql import open_store
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])

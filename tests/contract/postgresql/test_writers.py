@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.contract.postgresql.beside import WAIT_SECONDS, failure, held, is_waiting
 from tests.integration.stage import until
-from turnlane.records.errors import (
-    ConversationPurgedError,
-    StoreUnavailableError,
-)
+from turnlane.records.errors import ConversationPurgedError, StoreUnavailableError
 from turnlane.records.mutations import CommitOutcome
 from turnlane.store.sql import SqlStore
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Lane
-
-from tests.contract.postgresql.beside import WAIT_SECONDS, failure, held, is_waiting
 
 
 async def test_twenty_commits_at_once_on_one_conversation_apply_each_mutation_once(
