@@ -52,6 +52,16 @@ def test_no_more_records_are_remembered_than_that(monkeypatch: pytest.MonkeyPatc
     assert items[2:] == [known for known, _ in plain._known.values()]
 
 
+def test_nothing_long_and_nothing_else_than_plain_records_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "_known", {})
+    short, long = user("u", "x" * plain.REMEMBERED_SIZE), user("v", "x" * (plain.REMEMBERED_SIZE + 1))
+    called = answer("a", step(0, call("1"), results=[result("1")]))
+    told_of = [plain_message(item) is not None for item in (short, long, called)]
+
+    assert [True, True, False] == told_of
+    assert [short] == [known for known, _ in plain._known.values()]
+
+
 def test_answers_that_follow_each_other_are_parted_however_plain() -> None:
     said = prompt_of(user("u"), answer("a", step(0, text("so"))), answer("b", step(0, text("and"))), user("v"))
 

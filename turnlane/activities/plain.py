@@ -14,13 +14,15 @@ from turnlane.records.prompt import PromptMessage, Speaker
 from turnlane.store.payloads import HistoryMessage
 
 REMEMBERED: Final = 4096
-"""Of how many records a process knows what they are: as many as it remembers parsed."""
+REMEMBERED_SIZE: Final = 4096
+"""Of how many plain records a process keeps what they are, and of how many characters at most: as those that it
+keeps parsed. A longer one is parsed anew by every step, so it would never be known again, and be kept all the same."""
 
 TEXT: Final = frozenset({"text"})
 """The kinds of parts that a plain record has."""
 
 # A record is known by its identity, which is its own for as long as it is kept here.
-_known: dict[int, tuple[HistoryMessage, PromptMessage | None]] = {}
+_known: dict[int, tuple[HistoryMessage, PromptMessage]] = {}
 _lock: Final = Lock()
 
 
@@ -30,11 +32,16 @@ def plain_message(item: HistoryMessage) -> PromptMessage | None:
     if known is not None and known[0] is item:
         return known[1]
     made = _made(item)
-    with _lock:
-        _known[id(item)] = (item, made)
-        if len(_known) > REMEMBERED:
-            del _known[next(iter(_known))]
+    if made is not None and _size(made) <= REMEMBERED_SIZE:
+        with _lock:
+            _known[id(item)] = (item, made)
+            if len(_known) > REMEMBERED:
+                del _known[next(iter(_known))]
     return made
+
+
+def _size(message: PromptMessage) -> int:
+    return sum(len(part.text) for part in message.parts if isinstance(part, TextPart))
 
 
 def _made(item: HistoryMessage) -> PromptMessage | None:
