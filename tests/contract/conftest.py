@@ -195,6 +195,7 @@ class Lane:
         control: ControlReason | None = None,
         policy_name: str | None = None,
         failure: Failure | None = None,
+        answers: bool = False,
     ) -> Mutation:
         effect = SettleRun(
             run_id=run_id,
@@ -203,6 +204,7 @@ class Lane:
             control=control,
             failure=failure,
             absorbed=tuple(Absorption(run_id=name, input_ids=ids) for name, ids in absorbed),
+            answers=answers,
         )
         return self.mutation(MutationKind.TERMINAL, effect)
 

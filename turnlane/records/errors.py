@@ -7,6 +7,7 @@
     │   ├── ConversationPurgedError · RunNotFoundError · RunConflictError · ConversationActiveError
     │   ├── ApprovalNotPendingError · ApprovalExpiredError · ApprovalRefusedError · ApprovalDecidedError
     │   ├── PayloadNotFoundError
+    │   ├── ConversationNotFoundError · ConversationExistsError · ArchiveInvalidError · BranchRefusedError
     │   └── FileRefusedError · ModelRefusedError · NoCompactionError · StoreRequiredError
     ├── RetryableError         the call is right; make it again with the same key
     │   ├── QueueFullError · StoreUnavailableError · LaneSupersededError · LaneClosingError
@@ -102,6 +103,33 @@ class ConversationPurgedError(CallerError):
     """The conversation was purged; its id is reserved for ever."""
 
     code = "CONVERSATION_PURGED"
+
+
+class ConversationNotFoundError(CallerError):
+    """There is no such conversation, or it is another tenant's."""
+
+    code = "CONVERSATION_NOT_FOUND"
+
+
+class ConversationExistsError(CallerError):
+    """There is something under the conversation's id already: records, a ledger, or a lane that was opened."""
+
+    code = "CONVERSATION_EXISTS"
+
+
+class ArchiveInvalidError(CallerError):
+    """The bytes are not an archive of this release, or it does not agree with itself. Nothing was written."""
+
+    code = "ARCHIVE_INVALID"
+
+
+class BranchRefusedError(CallerError):
+    """A conversation cannot be copied as it is. Nothing was written.
+
+    `details['reason']` is `opaque-reference`: the application's own data names a record of the source.
+    """
+
+    code = "BRANCH_REFUSED"
 
 
 class RunNotFoundError(CallerError):

@@ -35,6 +35,8 @@ class LedgerKind(StrEnum):
     DURABLE_PARK = "durability/park"
     DURABLE_EVENT = "durability/event"
     DURABLE_EFFECT = "durability/effect"
+    BRANCHED = "runtime/branched"
+    BRANCH_OBSERVATION = "runtime/branch-observation"
 
 
 class LedgerEvent(Record):
@@ -53,6 +55,14 @@ class LedgerEvent(Record):
     occurred_at: Timestamp
     payload: JsonObject
     ignorable: Literal[True] | None = None
+
+
+def observed(kind: str, payload: JsonObject) -> tuple[str, JsonObject]:
+    """What an event says; one that a branch only observes, what it said in the conversation that was copied."""
+    if kind != LedgerKind.BRANCH_OBSERVATION:
+        return kind, payload
+    said = payload.get("payload")
+    return str(payload.get("kind")), said if isinstance(said, dict) else {}
 
 
 class LedgerPage(Record):

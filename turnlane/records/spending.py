@@ -33,20 +33,29 @@ class Tally(Record):
         )
 
 
-class ConversationSpend(Record):
-    """What a conversation spent: its ended runs in `total`, each model call counted once, and the run in flight.
+class Spent(Record):
+    """A sum of what was spent, each model call counted once.
 
-    `runs` counts what stands in the total (a compaction without a run, and each model call of a completion, counts
-    as one), `missing` those of them whose cost nobody knows, and `unpriced` those of `missing` that are not merely
-    cut short. `costs` is the known part of the cost by currency, a floor. `active` is what the run in flight spent
-    so far, and is not in the total yet.
+    `runs` counts what stands in it (a compaction without a run, and each model call of a completion, counts as one),
+    `missing` those of them whose cost nobody knows, and `unpriced` those of `missing` that are not merely cut short.
+    `costs` is the known part of the cost by currency, a floor.
     """
 
-    conversation_id: RecordId
     runs: Count = 0
     missing: Count = 0
     total: Usage
     costs: tuple[CostValue, ...] = ()
+    unpriced: Count = 0
+
+
+class ConversationSpend(Spent):
+    """What a conversation's own ended runs spent, and the run in flight.
+
+    `active` is what the run in flight spent so far, and is not in the total yet. `inherited` is what was spent on the
+    history that a branch copied: other conversations have it in their totals, so it is not in this one's.
+    """
+
+    conversation_id: RecordId
     active_run_id: RecordId | None = None
     active: Usage | None = None
-    unpriced: Count = 0
+    inherited: Spent | None = None

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from turnlane.records.base import JsonObject
-from turnlane.records.ledger import LedgerKind
+from turnlane.records.ledger import LedgerKind, observed
 from turnlane.records.mutations import MutationKind
 from turnlane.records.runs import Operation, RunState
 from turnlane.records.steps import Fence
@@ -72,7 +72,7 @@ def _last_id(run: RunRow) -> str | None:
     return last.operation_id if last is not None else None
 
 
-_LATEST = (LedgerKind.PROVIDER_RESPONSE, LedgerKind.TRANSITION)
+_LATEST = (LedgerKind.PROVIDER_RESPONSE, LedgerKind.TRANSITION, LedgerKind.BRANCH_OBSERVATION)
 
 
 def last_input_tokens(connection: Connection, conversation_id: str) -> int | None:
@@ -84,12 +84,10 @@ def last_input_tokens(connection: Connection, conversation_id: str) -> int | Non
         LEDGER.c.conversation_id == conversation_id, LEDGER.c.kind.in_(_LATEST)
     )
     for row in connection.execute(query.order_by(LEDGER.c.seq.desc()).limit(_LOOKED_BACK)):
-        payload: JsonObject = json.loads(row.payload)
-        if row.kind == LedgerKind.PROVIDER_RESPONSE and "run_id" not in payload:
-            continue
-        if row.kind == LedgerKind.PROVIDER_RESPONSE:
+        kind, payload = observed(row.kind, json.loads(row.payload))
+        if kind == LedgerKind.PROVIDER_RESPONSE and "run_id" in payload:
             return _input_tokens(payload)
-        if payload.get("type") == MutationKind.COMPACT:
+        if kind == LedgerKind.TRANSITION and payload.get("type") == MutationKind.COMPACT:
             return None
     return None
 

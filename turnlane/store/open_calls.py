@@ -102,6 +102,12 @@ def lost_result(call_id: str, tool_name: str, started: bool) -> ToolResultPart:
     )
 
 
+def left_behind_result(call_id: str, tool_name: str) -> ToolResultPart:
+    """The result, in a copy of its conversation, of a call that waited for somebody's approval in the original."""
+    message = "The call waited for an approval in the conversation that this one was copied from; it was not made here."
+    return _result(call_id, tool_name, ToolOutcome.INTERRUPTED, "LEFT_BEHIND", message)
+
+
 def _result(call_id: str, tool_name: str, outcome: ToolOutcome, code: str, message: str) -> ToolResultPart:
     output: JsonObject = {"error": code, "retryable": code == "NOT_STARTED", "details": {"message": message}}
     return ToolResultPart(call_id=call_id, tool_name=tool_name, outcome=outcome, output=output)

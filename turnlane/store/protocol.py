@@ -12,6 +12,7 @@ from typing import Protocol
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.approvals import CallOrigin, PendingApproval, RunAnswers, StoredApproval
+from turnlane.records.archives import Branched, BranchRequest, Imported
 from turnlane.records.base import JsonObject, Timestamp
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.events import DurableEvent
@@ -341,7 +342,40 @@ class StoreReads(Protocol):
         ...
 
 
-class Store(LaneStore, StoreReads, Protocol):
+class StoreArchives(Protocol):
+    """Whole conversations: as bytes, and copied. With `tenant`, another tenant's answers as an unknown one."""
+
+    async def export_conversation(self, conversation_id: str, *, tenant: str | None = None) -> bytes:
+        """Return a conversation as an archive, all of it at one moment; of an unknown one, an empty archive.
+
+        Two exports of a store that nobody writes to are equal byte for byte.
+        """
+        ...
+
+    async def import_conversation(self, data: bytes, now: Timestamp, *, tenant: str | None = None) -> Imported:
+        """Restore an archive's conversation under its own id, all of it or nothing.
+
+        Raises `ArchiveInvalidError` for bytes that are not a whole archive, or are another tenant's,
+        `ConversationExistsError` where there is something under the id, and `ConversationPurgedError`.
+        Receipts, once-keys and delivered events are as they were: what was admitted is a duplicate again.
+        """
+        ...
+
+    async def branch_conversation(
+        self, request: BranchRequest, now: Timestamp, *, tenant: str | None = None
+    ) -> Branched:
+        """Make a new conversation that begins with what was said in another one, up to the end of a run, or in all.
+
+        The same request again is answered with the first one's receipt, whatever became of source and copy.
+        Nothing is written where it raises: `ConversationNotFoundError`, `RunNotFoundError`,
+        `ConversationActiveError` when a run of the part to copy has not ended, `ConversationExistsError`,
+        `IdempotencyConflictError`, `ConversationPurgedError`, `ArchiveInvalidError`, and `BranchRefusedError`
+        when the application's own data names records of the source.
+        """
+        ...
+
+
+class Store(LaneStore, StoreReads, StoreArchives, Protocol):
     """A whole store."""
 
     async def close(self) -> None:

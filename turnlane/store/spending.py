@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Connection, select
 
 from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.ledger import SPENT, LedgerKind
 from turnlane.records.runs import ACTIVE_STATES
-from turnlane.records.spending import ConversationSpend, Tally
+from turnlane.records.spending import ConversationSpend, Spent, Tally
 from turnlane.records.usage import TOKEN_FIELDS, UNREPORTED, Usage, add_usage, stated
 from turnlane.store.reads import find_known
 from turnlane.store.rows import active_runs, load_usage
@@ -44,19 +46,25 @@ def conversation_spend(connection: Connection, conversation_id: str, tenant: str
     head = find_known(connection, conversation_id, tenant)
     if head is None:
         return ConversationSpend(conversation_id=conversation_id, total=stated(None))
-    tally = _tally(connection, head)
     active = _active(connection, conversation_id)
     return ConversationSpend(
         conversation_id=conversation_id,
-        runs=tally.entries,
-        missing=tally.missing,
-        total=stated(tally.usage),
-        costs=tally.costs,
-        unpriced=tally.unpriced,
+        **_sums(_tally(connection, head)),
         active_run_id=None if active is None else active.id,
         # Without the attempt under way: what it will come to is not unknown, it is not there yet.
         active=None if active is None else load_usage(active.usage),
+        inherited=None if head.inherited is None else Spent(**_sums(Tally.model_validate_json(head.inherited))),
     )
+
+
+def _sums(tally: Tally) -> dict[str, Any]:
+    return {
+        "runs": tally.entries,
+        "missing": tally.missing,
+        "total": stated(tally.usage),
+        "costs": tally.costs,
+        "unpriced": tally.unpriced,
+    }
 
 
 def _active(connection: Connection, conversation_id: str) -> RunRow | None:
@@ -77,9 +85,14 @@ def _summed(connection: Connection, conversation_id: str) -> Tally:
     query = select(RUN.c.usage, RUN.c.fence_step).where(*ended).order_by(RUN.c.admission_order)
     for row in connection.execute(query):
         usage = load_usage(row.usage)
-        if usage is not None and (row.fence_step >= 0 or usage.partial or _says_something(usage)):
+        if usage is not None and called_somebody(usage, row.fence_step):
             tally = tally.plus(usage)
     return tally
+
+
+def called_somebody(usage: Usage, fence_step: int) -> bool:
+    """Whether an ended run called a model, by its figures and the last step that it began."""
+    return fence_step >= 0 or usage.partial or _says_something(usage)
 
 
 def _says_something(usage: Usage) -> bool:

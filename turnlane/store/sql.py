@@ -58,6 +58,7 @@ from turnlane.store.payloads import (
     StoredReceipt,
     Written,
 )
+from turnlane.store.sql_archives import SqlArchives
 from turnlane.store.urls import store_url
 
 Clock = Callable[[], datetime]
@@ -82,7 +83,7 @@ async def open_store(url_or_path: str | URL, *, busy_seconds: float = 5.0, clock
     return SqlStore(database, clock)
 
 
-class SqlStore:
+class SqlStore(SqlArchives):
     """A `Store` on SQLite or PostgreSQL. Safe to share by all tasks of a process; other processes may open the same."""
 
     def __init__(self, database: Database, clock: Clock = _utc_now) -> None:

@@ -55,8 +55,9 @@ class ConversationRow(StoreTable, table=True):
     A row with version 0 only reserves an epoch; every read takes it for unknown. `ledger_seq`,
     `lane_seq` and `last_order` name the last one given; `next_position` and `first_position` bound the
     positions given to messages, from below exclusively and from above inclusively. `spent` is the tally
-    of all ended runs; NULL in a conversation from before it was kept, while none of its runs has ended since. `model`
-    is the key of the model that it chose.
+    of all ended runs; NULL in a conversation from before it was kept, while none of its runs has ended since.
+    `inherited` is the tally of what a branch copied: its source spent that. `model` is the key of the model that
+    it chose.
     """
 
     __tablename__ = "turnlane_conversation"
@@ -77,6 +78,7 @@ class ConversationRow(StoreTable, table=True):
     first_position: int = _count(default=0)
     last_order: int = _count(default=0)
     spent: str | None = _json(default=None)
+    inherited: str | None = _json(default=None)
     model: str | None = _name(default=None)
     created_at: datetime = _time()
     updated_at: datetime = _time()

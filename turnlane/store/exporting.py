@@ -1,0 +1,228 @@
+"""A conversation read from its rows into an archive. Nothing but the lane's owner is left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlmodel import SQLModel
+
+from turnlane.records.approvals import ApprovalState
+from turnlane.records.archives import (
+    Archive,
+    ArchivedEntry,
+    ArchivedEvent,
+    ArchivedMessage,
+    ArchivedMutation,
+    ArchivedNoChange,
+    ArchivedRun,
+    ArchivedSeed,
+    ArchivedSegment,
+    ArchivedSnapshot,
+    ArchivedSpill,
+    SnapshotProjection,
+)
+from turnlane.records.durable import EntryKind
+from turnlane.records.lane import AbortReason
+from turnlane.records.messages import MessageStatus, Role
+from turnlane.records.spending import Tally
+from turnlane.store.ledger import ledger_event
+from turnlane.store.reads import find_known
+from turnlane.store.rows import fetch, load_ids, load_object, load_parts, run_record
+from turnlane.store.tables import (
+    BLOB,
+    DURABLE_ENTRY,
+    LEDGER,
+    MESSAGE,
+    NO_CHANGE,
+    RUN,
+    SEED,
+    SEGMENT,
+    BlobRow,
+    ConversationRow,
+    DurableEntryRow,
+    LedgerRow,
+    MessageRow,
+    NoChangeRow,
+    RunRow,
+    SeedRow,
+    SegmentRow,
+    table_of,
+)
+
+
+def load_archive(connection: Connection, conversation_id: str, tenant: str | None) -> Archive:
+    """Return all that the store has of a conversation; of an unknown one, an archive without anything in it."""
+    head = find_known(connection, conversation_id, tenant)
+    if head is None or (head.version == 0 and head.ledger_seq == 0):
+        return archive_of(ArchivedSnapshot(conversation_id=conversation_id))
+    return archive_of(
+        _snapshot(connection, head), events=_events(connection, head.id), spills=_spills(connection, head.id)
+    )
+
+
+def archive_of(
+    snapshot: ArchivedSnapshot, events: Iterable[ArchivedEvent] = (), spills: Iterable[ArchivedSpill] = ()
+) -> Archive:
+    """Return the archive of these records."""
+    return Archive(
+        conversation_id=snapshot.conversation_id,
+        events=tuple(events),
+        projections=(SnapshotProjection(snapshot=snapshot),),
+        spills=tuple(spills),
+    )
+
+
+def _rows(connection: Connection, kind: type[SQLModel], conversation_id: str, *order: Any) -> list[Any]:
+    table = table_of(kind)
+    query = select(table).where(table.c.conversation_id == conversation_id).order_by(*order)
+    return fetch(connection, query, kind)
+
+
+def _snapshot(connection: Connection, head: ConversationRow) -> ArchivedSnapshot:
+    here = head.id
+    return ArchivedSnapshot(
+        conversation_id=here,
+        version=head.version,
+        agent=head.agent,
+        tenant=head.tenant,
+        model=head.model,
+        epoch=head.epoch,
+        lane_seq=head.lane_seq,
+        last_order=head.last_order,
+        next_position=head.next_position,
+        first_position=head.first_position,
+        spent=_tally(head.spent),
+        inherited=_tally(head.inherited),
+        created_at=head.created_at,
+        updated_at=head.updated_at,
+        runs=tuple(_run(row) for row in _rows(connection, RunRow, here, RUN.c.admission_order)),
+        messages=_messages(connection, here),
+        seeds=tuple(
+            ArchivedSeed(seed_key=row.seed_key, message_ids=load_ids(row.message_ids), created_at=row.created_at)
+            for row in _rows(connection, SeedRow, here, SEED.c.seed_key)
+        ),
+        entries=_entries(connection, here),
+        unchanged=tuple(
+            ArchivedNoChange(
+                mutation_seq=row.mutation_seq, digest=row.digest, version=row.version, ledger_seq=row.ledger_seq
+            )
+            for row in _rows(connection, NoChangeRow, here, NO_CHANGE.c.mutation_seq)
+        ),
+    )
+
+
+def _tally(text: str | None) -> Tally | None:
+    return None if text is None else Tally.model_validate_json(text)
+
+
+def _run(row: RunRow) -> ArchivedRun:
+    return ArchivedRun(
+        run=run_record(row),
+        context=load_object(row.context),
+        abort_reason=None if row.abort_reason is None else AbortReason(row.abort_reason),
+        fence_step=row.fence_step,
+        fence_attempt=row.fence_attempt,
+        fence_model=row.fence_model,
+        attempt_open=row.attempt_open,
+        steps_done=row.steps_done,
+        checkpoint_seq=row.checkpoint_seq,
+        prepared=load_object(row.prepared),
+        started_at=row.started_at,
+        first_output_at=row.first_output_at,
+    )
+
+
+def _messages(connection: Connection, conversation_id: str) -> tuple[ArchivedMessage, ...]:
+    places = (SEGMENT.c.message_id, SEGMENT.c.step, SEGMENT.c.slot)
+    pieces: dict[str, list[ArchivedSegment]] = defaultdict(list)
+    for row in _rows(connection, SegmentRow, conversation_id, *places):
+        pieces[row.message_id].append(_segment(row))
+    return tuple(
+        ArchivedMessage(
+            id=row.id,
+            run_id=row.run_id,
+            role=Role(row.role),
+            status=MessageStatus(row.status),
+            position=row.position,
+            place=row.place,
+            compacted=row.compacted,
+            metadata=load_object(row.details),
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            segments=tuple(pieces[row.id]),
+        )
+        for row in _rows(connection, MessageRow, conversation_id, MESSAGE.c.position, MESSAGE.c.place)
+    )
+
+
+def _segment(row: SegmentRow) -> ArchivedSegment:
+    return ArchivedSegment(
+        step=row.step,
+        slot=row.slot,
+        kind=row.kind,
+        call_id=row.call_id,
+        tool_name=row.tool_name,
+        started_at=row.started_at,
+        approval_id=row.approval_id,
+        approval=None if row.approval is None else ApprovalState(row.approval),
+        approval_expires_at=row.approval_expires_at,
+        parts=None if row.parts is None else load_parts(row.parts),
+    )
+
+
+def _entries(connection: Connection, conversation_id: str) -> tuple[ArchivedEntry, ...]:
+    order = (DURABLE_ENTRY.c.scope, DURABLE_ENTRY.c.kind, DURABLE_ENTRY.c.name)
+    return tuple(
+        ArchivedEntry(
+            scope=row.scope,
+            kind=EntryKind(row.kind),
+            name=row.name,
+            entry=row.entry,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+        )
+        for row in _rows(connection, DurableEntryRow, conversation_id, *order)
+    )
+
+
+def _events(connection: Connection, conversation_id: str) -> tuple[ArchivedEvent, ...]:
+    return tuple(_event(row) for row in _rows(connection, LedgerRow, conversation_id, LEDGER.c.seq))
+
+
+def _event(row: LedgerRow) -> ArchivedEvent:
+    mutation = None
+    if row.mutation_seq is not None:
+        mutation = ArchivedMutation(
+            seq=row.mutation_seq,
+            digest=row.digest or "",
+            epoch=row.epoch or 0,
+            revisions=json.loads(row.revisions or "{}"),
+        )
+    return ArchivedEvent(
+        **dict(ledger_event(row)),
+        once_key=row.once_key,
+        notes=tuple(json.loads(row.notes)) if row.notes else (),
+        mutation=mutation,
+    )
+
+
+def _spills(connection: Connection, conversation_id: str) -> tuple[ArchivedSpill, ...]:
+    return tuple(_spill(row) for row in _rows(connection, BlobRow, conversation_id, BLOB.c.id))
+
+
+def _spill(row: BlobRow) -> ArchivedSpill:
+    return ArchivedSpill(
+        reference=row.id,
+        media_type=row.media_type,
+        size=row.size,
+        sha256=hashlib.sha256(row.data).hexdigest(),
+        uses=row.uses,
+        created_at=row.created_at,
+        base64=b64encode(row.data).decode(),
+    )
