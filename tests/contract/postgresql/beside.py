@@ -43,6 +43,15 @@ def is_waiting(watcher: Any) -> Callable[[], Awaitable[bool]]:
     return asked
 
 
+def is_at_rest(watcher: Any) -> Callable[[], Awaitable[bool]]:
+    """Whether no store of this database is in a transaction: what a cancelled caller left comes to its end first."""
+
+    async def asked() -> bool:
+        return not await backends(watcher, IN_TRANSACTION)
+
+    return asked
+
+
 async def failure(call: Awaitable[Any]) -> TurnlaneError:
     """The error that a call ends with."""
     with pytest.raises(TurnlaneError) as raised:

