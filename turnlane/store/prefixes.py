@@ -33,6 +33,8 @@ from turnlane.store.spending import called_somebody, spent_without_run
 
 _BLOB = re.compile(r"blob-[0-9a-f]{32}")
 
+_DECIDED = frozenset({ApprovalState.APPROVED, ApprovalState.DENIED})
+
 _BRINGING = (MutationKind.ACCEPT, MutationKind.COMPACT, MutationKind.SEED)
 
 
@@ -59,12 +61,15 @@ def prefix_of(archive: Archive, through_run_id: str | None = None) -> Archive:
     if active:
         raise ConversationActiveError("runs of the part to copy have not ended", run_ids=active)
     runs = tuple(_ended(run) for run in archive.snapshot.runs if run.run.id in told.runs)
-    messages = tuple(_messages(archive, told, runs, archive.events[seq:]))
+    messages = tuple(_messages(archive, told, runs))
     positions = [message.position for message in messages if message.position < URGENT]
     snapshot = archive.snapshot.model_copy(
         update={
             "version": events[-1].version if events else 0,
             "model": told.model,
+            "epoch": 0,
+            "lane_seq": 0,
+            "updated_at": events[-1].occurred_at if events else None,
             "last_order": max((run.run.admission_order for run in runs), default=0),
             "next_position": max(positions, default=0) + 1,
             "first_position": min(0, *positions) if positions else 0,
@@ -129,9 +134,7 @@ def _ended(archived: ArchivedRun) -> ArchivedRun:
 # --- messages -----------------------------------------------------------------------------------
 
 
-def _messages(
-    archive: Archive, told: _Told, runs: Iterable[ArchivedRun], later: Sequence[ArchivedEvent]
-) -> Iterable[ArchivedMessage]:
+def _messages(archive: Archive, told: _Told, runs: Iterable[ArchivedRun]) -> Iterable[ArchivedMessage]:
     kept = told.messages | {run.run.assistant_message_id for run in runs}
     messages = [message for message in archive.snapshot.messages if message.id in kept]
     answered = {
@@ -141,41 +144,30 @@ def _messages(
         for part in parts_of(message)
         if isinstance(part, ToolApprovalResponsePart)
     }
-    results_since = _results_in(later)
     for message in messages:
-        segments = tuple(_as_it_was(message.id, piece, answered, results_since) for piece in message.segments)
+        segments = tuple(_as_it_was(piece, answered) for piece in message.segments)
         yield message.model_copy(update={"compacted": message.id in told.compacted, "segments": segments})
 
 
-def _results_in(events: Iterable[ArchivedEvent]) -> set[tuple[object, object, object]]:
-    """The places of calls (message, step, slot) whose results came with these events."""
-    places: set[tuple[object, object, object]] = set()
-    for _, effect in transitions_of(events, MutationKind.CHECKPOINT):
-        described = effect.get("assistant")
-        if isinstance(described, dict) and "slot" in effect:
-            places.add((described.get("id"), effect.get("step"), effect.get("slot")))
-    return places
+def _as_it_was(piece: ArchivedSegment, answered: set[str]) -> ArchivedSegment:
+    """A piece without a decision that came later, and without the result that came of it.
 
-
-def _as_it_was(
-    message_id: str, piece: ArchivedSegment, answered: set[str], since: set[tuple[object, object, object]]
-) -> ArchivedSegment:
-    """A piece without the result, and without the decision, that came later."""
-    came_later = (message_id, piece.step, piece.slot) in since
-    if piece.approval in (ApprovalState.APPROVED, ApprovalState.DENIED) and piece.approval_id not in answered:
-        return piece.model_copy(update={"approval": ApprovalState.PENDING, "parts": None, "started_at": None})
-    return piece.model_copy(update={"parts": None, "started_at": None}) if came_later else piece
+    No other result comes late: the end of a run closes what is open, but what waits for an approval.
+    """
+    came_later = piece.approval in _DECIDED and piece.approval_id not in answered
+    open_again = {"approval": ApprovalState.PENDING, "parts": None, "started_at": None}
+    return piece.model_copy(update=open_again) if came_later else piece
 
 
 def _spills(archive: Archive, messages: Iterable[ArchivedMessage]) -> Iterable[ArchivedSpill]:
-    """The large content that the messages refer to."""
+    """The large content that the messages refer to. Who else put it, and did not take it, is not of them."""
     named = {
         name
         for message in messages
         for part in parts_of(message)
         for name in _BLOB.findall(canonical_json(part.model_dump(mode="json")))
     }
-    return (spill for spill in archive.spills if spill.reference in named)
+    return (spill.model_copy(update={"uses": 1}) for spill in archive.spills if spill.reference in named)
 
 
 # --- spend --------------------------------------------------------------------------------------
