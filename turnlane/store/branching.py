@@ -30,8 +30,8 @@ from turnlane.records.errors import (
 from turnlane.records.ledger import LedgerKind
 from turnlane.store.archived import check, read_archive
 from turnlane.store.copying import copy_of
-from turnlane.store.exporting import archive_of, load_archive
-from turnlane.store.importing import insert_archive
+from turnlane.store.exporting import Kept, archive_in, archive_of, load_rows
+from turnlane.store.importing import Rows, insert_conversation, rows_of
 from turnlane.store.ledger import ledger_event
 from turnlane.store.prefixes import prefix_of
 from turnlane.store.reads import find_known
@@ -39,12 +39,12 @@ from turnlane.store.tables import LEDGER
 from turnlane.store.work import find_conversation, refuse_purged
 
 
-def import_archive(connection: Connection, archive: Archive, now: datetime) -> Imported:
-    """Write an archive's conversation under its own id, where the store has nothing."""
-    _refuse_existing(connection, archive.conversation_id)
-    if archive.events:
-        insert_archive(connection, archive, now)
-    return Imported(conversation_id=archive.conversation_id, events=len(archive.events))
+def import_rows(connection: Connection, incoming: Incoming) -> Imported:
+    """Write a conversation under its own id, where the store has nothing."""
+    _refuse_existing(connection, incoming.conversation_id)
+    if incoming.events:
+        insert_conversation(connection, incoming.rows)
+    return Imported(conversation_id=incoming.conversation_id, events=incoming.events)
 
 
 def _refuse_existing(connection: Connection, conversation_id: str) -> None:
@@ -53,7 +53,21 @@ def _refuse_existing(connection: Connection, conversation_id: str) -> None:
     refuse_purged(connection, conversation_id)
 
 
-def archive_to_import(data: bytes, tenant: str | None) -> Archive:
+class Incoming(NamedTuple):
+    """A conversation that was checked, ready to be written."""
+
+    conversation_id: str
+    events: int
+    rows: list[Rows]
+
+
+def incoming(data: bytes, tenant: str | None, now: datetime) -> Incoming:
+    """Return what an archive brings."""
+    archive = archive_in_bytes(data, tenant)
+    return Incoming(archive.conversation_id, len(archive.events), rows_of(archive, now))
+
+
+def archive_in_bytes(data: bytes, tenant: str | None) -> Archive:
     """Return the archive that the bytes are, which with a tenant must be one of its own."""
     archive = read_archive(data)
     if tenant is not None and archive.snapshot.tenant != tenant:
@@ -84,19 +98,21 @@ def find_branch(connection: Connection, request: BranchRequest, tenant: str | No
     return Branched(outcome="duplicate", receipt=receipt)
 
 
-def load_source(connection: Connection, conversation_id: str, tenant: str | None) -> Archive:
+def load_source(connection: Connection, conversation_id: str, tenant: str | None) -> Kept:
     """Return the conversation to copy. Raises `ConversationNotFoundError`, and for a purged one its own error."""
-    archive = load_archive(connection, conversation_id, tenant)
-    if archive.snapshot.version == 0:
+    kept = load_rows(connection, conversation_id, tenant)
+    if kept.head is None or kept.head.version == 0:
         if tenant is None:
             refuse_purged(connection, conversation_id)
         raise ConversationNotFoundError("there is no such conversation", conversation_id=conversation_id)
-    return archive
+    return kept
 
 
-def source_in(data: bytes, tenant: str | None) -> Archive:
-    """Return the archive to copy from."""
-    archive = archive_to_import(data, tenant)
+def source_of(found: Kept | bytes, tenant: str | None) -> Archive:
+    """Return the archive to copy from: of rows that were loaded, or of bytes."""
+    if isinstance(found, Kept):
+        return archive_in(found)
+    archive = archive_in_bytes(found, tenant)
     if archive.snapshot.version == 0:
         raise ConversationNotFoundError("nothing was said in the archive's conversation")
     return archive
@@ -141,7 +157,7 @@ def make_copy(request: BranchRequest, source: Archive, now: datetime) -> Copied:
 
 
 def insert_branch(
-    connection: Connection, request: BranchRequest, copied: Copied, now: datetime, tenant: str | None
+    connection: Connection, request: BranchRequest, receipt: BranchReceipt, rows: list[Rows], tenant: str | None
 ) -> Branched:
     """Write a copy, unless the same request made it meanwhile."""
     destination = request.destination_conversation_id
@@ -151,5 +167,5 @@ def insert_branch(
             raise ConversationExistsError("there is something under this id already", conversation_id=destination)
         return found
     refuse_purged(connection, destination)
-    insert_archive(connection, copied.archive, now)
-    return Branched(outcome="created", receipt=copied.receipt)
+    insert_conversation(connection, rows)
+    return Branched(outcome="created", receipt=receipt)

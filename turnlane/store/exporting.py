@@ -6,11 +6,10 @@ import hashlib
 import json
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
-from sqlmodel import SQLModel
 
 from turnlane.records.approvals import ApprovalState
 from turnlane.records.archives import (
@@ -33,7 +32,7 @@ from turnlane.records.messages import MessageStatus, Role
 from turnlane.records.spending import Tally
 from turnlane.store.ledger import ledger_event
 from turnlane.store.reads import find_known
-from turnlane.store.rows import fetch, load_ids, load_object, load_parts, run_record
+from turnlane.store.rows import Row, fetch, load_ids, load_object, load_parts, run_record
 from turnlane.store.tables import (
     BLOB,
     DURABLE_ENTRY,
@@ -56,14 +55,50 @@ from turnlane.store.tables import (
 )
 
 
-def load_archive(connection: Connection, conversation_id: str, tenant: str | None) -> Archive:
-    """Return all that the store has of a conversation; of an unknown one, an archive without anything in it."""
+class Kept(NamedTuple):
+    """The rows of a conversation, as they were at one moment."""
+
+    conversation_id: str
+    head: ConversationRow | None = None
+    runs: Sequence[RunRow] = ()
+    messages: Sequence[MessageRow] = ()
+    segments: Sequence[SegmentRow] = ()
+    events: Sequence[LedgerRow] = ()
+    seeds: Sequence[SeedRow] = ()
+    entries: Sequence[DurableEntryRow] = ()
+    unchanged: Sequence[NoChangeRow] = ()
+    blobs: Sequence[BlobRow] = ()
+
+
+def load_rows(connection: Connection, conversation_id: str, tenant: str | None) -> Kept:
+    """Return all that the store has of a conversation; nothing of an unknown one."""
     head = find_known(connection, conversation_id, tenant)
     if head is None or (head.version == 0 and head.ledger_seq == 0):
-        return archive_of(ArchivedSnapshot(conversation_id=conversation_id))
-    return archive_of(
-        _snapshot(connection, head), events=_events(connection, head.id), spills=_spills(connection, head.id)
+        return Kept(conversation_id)
+
+    def rows(kind: type[Row], *order: Any) -> Sequence[Row]:
+        table = table_of(kind)
+        return fetch(connection, select(table).where(table.c.conversation_id == head.id).order_by(*order), kind)
+
+    return Kept(
+        conversation_id=head.id,
+        head=head,
+        runs=rows(RunRow, RUN.c.admission_order),
+        messages=rows(MessageRow, MESSAGE.c.position, MESSAGE.c.place),
+        segments=rows(SegmentRow, SEGMENT.c.message_id, SEGMENT.c.step, SEGMENT.c.slot),
+        events=rows(LedgerRow, LEDGER.c.seq),
+        seeds=rows(SeedRow, SEED.c.seed_key),
+        entries=rows(DurableEntryRow, DURABLE_ENTRY.c.scope, DURABLE_ENTRY.c.kind, DURABLE_ENTRY.c.name),
+        unchanged=rows(NoChangeRow, NO_CHANGE.c.mutation_seq),
+        blobs=rows(BlobRow, BLOB.c.id),
     )
+
+
+def archive_in(kept: Kept) -> Archive:
+    """Return the archive that the rows are. Needs no connection: of a long conversation it takes a while."""
+    if kept.head is None:
+        return archive_of(ArchivedSnapshot(conversation_id=kept.conversation_id))
+    return archive_of(_snapshot(kept, kept.head), events=map(_event, kept.events), spills=map(_spill, kept.blobs))
 
 
 def archive_of(
@@ -78,16 +113,9 @@ def archive_of(
     )
 
 
-def _rows(connection: Connection, kind: type[SQLModel], conversation_id: str, *order: Any) -> list[Any]:
-    table = table_of(kind)
-    query = select(table).where(table.c.conversation_id == conversation_id).order_by(*order)
-    return fetch(connection, query, kind)
-
-
-def _snapshot(connection: Connection, head: ConversationRow) -> ArchivedSnapshot:
-    here = head.id
+def _snapshot(kept: Kept, head: ConversationRow) -> ArchivedSnapshot:
     return ArchivedSnapshot(
-        conversation_id=here,
+        conversation_id=head.id,
         version=head.version,
         agent=head.agent,
         tenant=head.tenant,
@@ -101,18 +129,18 @@ def _snapshot(connection: Connection, head: ConversationRow) -> ArchivedSnapshot
         inherited=_tally(head.inherited),
         created_at=head.created_at,
         updated_at=head.updated_at,
-        runs=tuple(_run(row) for row in _rows(connection, RunRow, here, RUN.c.admission_order)),
-        messages=_messages(connection, here),
+        runs=tuple(map(_run, kept.runs)),
+        messages=tuple(_messages(kept)),
         seeds=tuple(
             ArchivedSeed(seed_key=row.seed_key, message_ids=load_ids(row.message_ids), created_at=row.created_at)
-            for row in _rows(connection, SeedRow, here, SEED.c.seed_key)
+            for row in kept.seeds
         ),
-        entries=_entries(connection, here),
+        entries=tuple(map(_entry, kept.entries)),
         unchanged=tuple(
             ArchivedNoChange(
                 mutation_seq=row.mutation_seq, digest=row.digest, version=row.version, ledger_seq=row.ledger_seq
             )
-            for row in _rows(connection, NoChangeRow, here, NO_CHANGE.c.mutation_seq)
+            for row in kept.unchanged
         ),
     )
 
@@ -138,27 +166,24 @@ def _run(row: RunRow) -> ArchivedRun:
     )
 
 
-def _messages(connection: Connection, conversation_id: str) -> tuple[ArchivedMessage, ...]:
-    places = (SEGMENT.c.message_id, SEGMENT.c.step, SEGMENT.c.slot)
+def _messages(kept: Kept) -> Iterable[ArchivedMessage]:
     pieces: dict[str, list[ArchivedSegment]] = defaultdict(list)
-    for row in _rows(connection, SegmentRow, conversation_id, *places):
+    for row in kept.segments:
         pieces[row.message_id].append(_segment(row))
-    return tuple(
-        ArchivedMessage(
-            id=row.id,
-            run_id=row.run_id,
-            role=Role(row.role),
-            status=MessageStatus(row.status),
-            position=row.position,
-            place=row.place,
-            compacted=row.compacted,
-            metadata=load_object(row.details),
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-            segments=tuple(pieces[row.id]),
+    for message in kept.messages:
+        yield ArchivedMessage(
+            id=message.id,
+            run_id=message.run_id,
+            role=Role(message.role),
+            status=MessageStatus(message.status),
+            position=message.position,
+            place=message.place,
+            compacted=message.compacted,
+            metadata=load_object(message.details),
+            created_at=message.created_at,
+            updated_at=message.updated_at,
+            segments=tuple(pieces[message.id]),
         )
-        for row in _rows(connection, MessageRow, conversation_id, MESSAGE.c.position, MESSAGE.c.place)
-    )
 
 
 def _segment(row: SegmentRow) -> ArchivedSegment:
@@ -176,23 +201,15 @@ def _segment(row: SegmentRow) -> ArchivedSegment:
     )
 
 
-def _entries(connection: Connection, conversation_id: str) -> tuple[ArchivedEntry, ...]:
-    order = (DURABLE_ENTRY.c.scope, DURABLE_ENTRY.c.kind, DURABLE_ENTRY.c.name)
-    return tuple(
-        ArchivedEntry(
-            scope=row.scope,
-            kind=EntryKind(row.kind),
-            name=row.name,
-            entry=row.entry,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-        )
-        for row in _rows(connection, DurableEntryRow, conversation_id, *order)
+def _entry(row: DurableEntryRow) -> ArchivedEntry:
+    return ArchivedEntry(
+        scope=row.scope,
+        kind=EntryKind(row.kind),
+        name=row.name,
+        entry=row.entry,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
     )
-
-
-def _events(connection: Connection, conversation_id: str) -> tuple[ArchivedEvent, ...]:
-    return tuple(_event(row) for row in _rows(connection, LedgerRow, conversation_id, LEDGER.c.seq))
 
 
 def _event(row: LedgerRow) -> ArchivedEvent:
@@ -210,10 +227,6 @@ def _event(row: LedgerRow) -> ArchivedEvent:
         notes=tuple(json.loads(row.notes)) if row.notes else (),
         mutation=mutation,
     )
-
-
-def _spills(connection: Connection, conversation_id: str) -> tuple[ArchivedSpill, ...]:
-    return tuple(_spill(row) for row in _rows(connection, BlobRow, conversation_id, BLOB.c.id))
 
 
 def _spill(row: BlobRow) -> ArchivedSpill:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlmodel import SQLModel
 
 from turnlane.records.archives import (
     Archive,
@@ -42,14 +43,38 @@ from turnlane.store.tables import (
     SegmentRow,
 )
 
+Rows = tuple[type[SQLModel], list[Any]]
 
-def insert_archive(connection: Connection, archive: Archive, now: datetime) -> None:
-    """Write a conversation that was checked, and that the store does not have."""
+
+def rows_of(archive: Archive, now: datetime) -> list[Rows]:
+    """Return the rows of a conversation that was checked, table by table in an order that foreign keys allow."""
     snapshot = archive.snapshot
     here = snapshot.conversation_id
-    head = new_row(
+    return [
+        (ConversationRow, [_head(archive, now)]),
+        (RunRow, [_run_row(here, run) for run in snapshot.runs]),
+        (MessageRow, [_message_row(here, message) for message in snapshot.messages]),
+        (SegmentRow, list(_segment_rows(here, snapshot))),
+        (LedgerRow, [_event_row(event) for event in archive.events]),
+        (AdmissionRow, list(_admission_rows(archive))),
+        (SeedRow, [_seed_row(here, seed) for seed in snapshot.seeds]),
+        (DurableEntryRow, [_kept(DurableEntryRow, here, entry) for entry in snapshot.entries]),
+        (NoChangeRow, [_kept(NoChangeRow, here, row) for row in snapshot.unchanged]),
+        (BlobRow, [_blob_row(here, spill) for spill in archive.spills]),
+    ]
+
+
+def insert_conversation(connection: Connection, rows: Iterable[Rows]) -> None:
+    """Write the rows of a conversation that the store does not have."""
+    for kind, records in rows:
+        insert_rows(connection, kind, *records)
+
+
+def _head(archive: Archive, now: datetime) -> ConversationRow:
+    snapshot = archive.snapshot
+    return new_row(
         ConversationRow,
-        id=here,
+        id=snapshot.conversation_id,
         agent=snapshot.agent,
         tenant=snapshot.tenant,
         version=snapshot.version,
@@ -65,16 +90,6 @@ def insert_archive(connection: Connection, archive: Archive, now: datetime) -> N
         created_at=snapshot.created_at or now,
         updated_at=snapshot.updated_at or now,
     )
-    insert_rows(connection, ConversationRow, head)
-    insert_rows(connection, RunRow, *(_run_row(here, run) for run in snapshot.runs))
-    insert_rows(connection, MessageRow, *(_message_row(here, message) for message in snapshot.messages))
-    insert_rows(connection, SegmentRow, *_segment_rows(here, snapshot))
-    insert_rows(connection, LedgerRow, *(_event_row(event) for event in archive.events))
-    insert_rows(connection, AdmissionRow, *_admission_rows(archive))
-    insert_rows(connection, SeedRow, *(_seed_row(here, seed) for seed in snapshot.seeds))
-    insert_rows(connection, DurableEntryRow, *(_kept(DurableEntryRow, here, entry) for entry in snapshot.entries))
-    insert_rows(connection, NoChangeRow, *(_kept(NoChangeRow, here, row) for row in snapshot.unchanged))
-    insert_rows(connection, BlobRow, *(_blob_row(here, spill) for spill in archive.spills))
 
 
 def _dump_tally(tally: Tally | None) -> str | None:

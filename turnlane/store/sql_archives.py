@@ -1,45 +1,56 @@
-"""The part of the SQL store that moves whole conversations: archives and branches."""
+"""The part of the SQL store that moves whole conversations: archives and branches.
+
+A transaction reads or writes rows and does nothing else. What makes rows of an archive, and the other way round,
+takes a while for a long conversation, and runs on a thread beside the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import datetime
 
-from turnlane.records.archives import Archive, Branched, BranchRequest, ConversationSource, Imported
+from turnlane.records.archives import Branched, BranchReceipt, BranchRequest, ConversationSource, Imported
 from turnlane.store import branching, exporting
 from turnlane.store.database import Database
+from turnlane.store.exporting import Kept
+from turnlane.store.importing import Rows, rows_of
 
 
 class SqlArchives:
-    """Exports, imports and branches. What takes long runs beside the event loop."""
+    """Exports, imports and branches."""
 
     _database: Database
 
     async def export_conversation(self, conversation_id: str, *, tenant: str | None = None) -> bytes:
-        archive = await self._database.read(
-            lambda connection: exporting.load_archive(connection, conversation_id, tenant)
-        )
-        return await asyncio.to_thread(archive.to_bytes)
+        kept = await self._database.read(lambda connection: exporting.load_rows(connection, conversation_id, tenant))
+        return await asyncio.to_thread(lambda: exporting.archive_in(kept).to_bytes())
 
     async def import_conversation(self, data: bytes, now: datetime, *, tenant: str | None = None) -> Imported:
-        archive = await asyncio.to_thread(branching.archive_to_import, data, tenant)
-        return await self._database.write(lambda connection: branching.import_archive(connection, archive, now))
+        incoming = await asyncio.to_thread(branching.incoming, data, tenant, now)
+        return await self._database.write(lambda connection: branching.import_rows(connection, incoming))
 
     async def branch_conversation(
         self, request: BranchRequest, now: datetime, *, tenant: str | None = None
     ) -> Branched:
-        found = await self._database.read(lambda connection: branching.find_branch(connection, request, tenant))
-        if found is not None:
-            return found
-        source = await self._source(request, tenant)
-        copied = await asyncio.to_thread(branching.make_copy, request, source, now)
+        before = await self._database.read(lambda connection: branching.find_branch(connection, request, tenant))
+        if before is not None:
+            return before
+        found = await self._found(request, tenant)
+        receipt, rows = await asyncio.to_thread(_copied, request, found, now, tenant)
         return await self._database.write(
-            lambda connection: branching.insert_branch(connection, request, copied, now, tenant)
+            lambda connection: branching.insert_branch(connection, request, receipt, rows, tenant)
         )
 
-    async def _source(self, request: BranchRequest, tenant: str | None) -> Archive:
+    async def _found(self, request: BranchRequest, tenant: str | None) -> Kept | bytes:
         source = request.source
-        if isinstance(source, ConversationSource):
-            named = source.conversation_id
-            return await self._database.read(lambda connection: branching.load_source(connection, named, tenant))
-        return await asyncio.to_thread(branching.source_in, source.data, tenant)
+        if not isinstance(source, ConversationSource):
+            return source.data
+        named = source.conversation_id
+        return await self._database.read(lambda connection: branching.load_source(connection, named, tenant))
+
+
+def _copied(
+    request: BranchRequest, found: Kept | bytes, now: datetime, tenant: str | None
+) -> tuple[BranchReceipt, list[Rows]]:
+    copied = branching.make_copy(request, branching.source_of(found, tenant), now)
+    return copied.receipt, rows_of(copied.archive, now)
