@@ -29,14 +29,17 @@ from turnlane.store.fenced import (
     written,
 )
 from turnlane.store.payloads import CallStart, Spill, Written
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import dump_parts, load_parts
 from turnlane.store.statements import Key, change_row, find_row
 from turnlane.store.tables import SEGMENT, SegmentRow
 from turnlane.store.work import Work
 
-_RESULTS = select(
-    func.count().label("calls"), func.sum(case((SEGMENT.c.parts.is_(None), 0), else_=1)).label("results")
-).where(*CALLS_OF_STEP)
+_RESULTS = Prepared(
+    select(func.count().label("calls"), func.sum(case((SEGMENT.c.parts.is_(None), 0), else_=1)).label("results")).where(
+        *CALLS_OF_STEP
+    )
+)
 
 
 def begin_call(
@@ -111,7 +114,7 @@ def _is_worth_telling(work: Work, assistant_id: str, step: int) -> bool:
     Telling it for each of many large results would read and send all of them each time.
     """
     where = {"conversation_id": work.conversation_id, "message_id": assistant_id, "step": step}
-    row = work.connection.execute(_RESULTS, where).one()
+    row = _RESULTS.all(work.connection, where)[0]
     done: int = row.results
     return done == row.calls or done & (done - 1) == 0
 

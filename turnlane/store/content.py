@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection, Select, and_, bindparam, select
 
 from turnlane.records.messages import Message, Part
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import load_parts, message_record
 from turnlane.store.statements import chunks
 from turnlane.store.tables import MESSAGE, SEGMENT, MessageRow
@@ -86,7 +87,7 @@ def gather(rows: Iterable[Any]) -> list[StoredMessage]:
 
 
 _OF_CONVERSATION = select_content().where(MESSAGE.c.conversation_id == bindparam("conversation_id"))
-_ONE = _OF_CONVERSATION.where(MESSAGE.c.id == bindparam("name"))
+_ONE = Prepared(_OF_CONVERSATION.where(MESSAGE.c.id == bindparam("name")))
 _SOME = _OF_CONVERSATION.where(MESSAGE.c.id.in_(bindparam("names", expanding=True)))
 
 
@@ -94,7 +95,7 @@ def load_messages(connection: Connection, conversation_id: str, ids: Sequence[st
     """Return the messages that exist among `ids`."""
     if len(ids) == 1:
         # The usual case has a statement of its own: a list's is put together anew at each use.
-        one = connection.execute(_ONE, {"conversation_id": conversation_id, "name": ids[0]})
+        one = _ONE.all(connection, {"conversation_id": conversation_id, "name": ids[0]})
         return {stored.row.id: stored for stored in gather(one)}
     found: dict[str, StoredMessage] = {}
     for chunk in chunks(ids):

@@ -10,6 +10,8 @@ cancelled cannot leave a transaction open: the thread brings it to its end.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -62,16 +64,26 @@ class ThreadedSqlite(Database):
 
     def __init__(self, url: URL, busy_seconds: float) -> None:
         self._engine = create_engine(url, **quiet_engine(), **sqlite.connect_options(url, busy_seconds))
-        sqlite.prepare(self._engine, busy_seconds)
+        sqlite.prepare(self._engine, busy_seconds, begins=False)
+        self._mine = threading.local()
+        self._opened: list[Connection] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="turnlane-store-write")
         shared = sqlite.is_memory(url)
         self._readers = self._writer if shared else ThreadPoolExecutor(READERS, "turnlane-store-read")
 
     def _transact(self, statements: Statements[Answer], writes: bool) -> Answer:
-        with translated_errors(), self._engine.connect() as connection:
-            connection.execution_options(**{sqlite.WRITES: writes})
-            with connection.begin():
+        with translated_errors():
+            connection = self._connection()
+            with sqlite.transaction(connection, writes):
                 return statements(connection)
+
+    def _connection(self) -> Connection:
+        """This thread's connection, opened with its first transaction and kept for all others."""
+        found: Connection | None = getattr(self._mine, "connection", None)
+        if found is None:
+            found = self._mine.connection = self._engine.connect()
+            self._opened.append(found)
+        return found
 
     async def read(self, statements: Statements[Answer]) -> Answer:
         loop = asyncio.get_running_loop()
@@ -85,6 +97,8 @@ class ThreadedSqlite(Database):
         def release() -> None:
             self._readers.shutdown()
             self._writer.shutdown()
+            for connection in self._opened:
+                connection.close()
             self._engine.dispose()
 
         await asyncio.to_thread(release)
@@ -131,12 +145,17 @@ def translated_errors() -> Iterator[None]:
     except PoolTimeoutError as error:
         raise StoreUnavailableError("no connection to the store became free in time") from error
     except DBAPIError as error:
-        raise _meaning(error) from error
+        raise _meaning(error, error.orig) from error
+    except sqlite3.IntegrityError as error:
+        raise StoreIntegrityError("a write would break a constraint of the store") from error
+    except sqlite3.Error as error:
+        raise _meaning(error, error) from error
 
 
-def _meaning(error: DBAPIError) -> TurnlaneError | SQLAlchemyError:
-    cause = error.orig
-    if error.connection_invalidated or (cause is not None and sqlite.is_passing(cause)):
+def _meaning(error: Exception, cause: BaseException | None) -> Exception:
+    """What an error means: the driver's own, which came through SQLAlchemy or from a prepared statement."""
+    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    if is_lost or (cause is not None and sqlite.is_passing(cause)):
         return StoreUnavailableError("the store is locked, busy or out of reach")
     if cause is not None and sqlite.is_foreign(cause):
         return StoreSchemaError("the store is not a database of turnlane's, or lacks a table")

@@ -25,6 +25,7 @@ from turnlane.store.describe import describe_effect
 from turnlane.store.entries import unfinished_calls
 from turnlane.store.open_calls import close_calls, lost_result
 from turnlane.store.order import STRIDE, block_of, move_block
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import (
     PARTS,
     dump_ids,
@@ -37,13 +38,15 @@ from turnlane.store.statements import change_row, find_row, insert_rows, new_row
 from turnlane.store.tables import BLOB, MESSAGE, RUN, SEGMENT, AdmissionRow, BlobRow, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
 
-_CROSSING = union_all(
-    select(RUN.c.id).where(
-        RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.assistant_message_id == bindparam("input_id")
-    ),
-    select(MESSAGE.c.id).where(
-        MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id == bindparam("assistant_id")
-    ),
+_CROSSING = Prepared(
+    union_all(
+        select(RUN.c.id).where(
+            RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.assistant_message_id == bindparam("input_id")
+        ),
+        select(MESSAGE.c.id).where(
+            MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id == bindparam("assistant_id")
+        ),
+    )
 )
 
 
@@ -199,7 +202,7 @@ def _joined_run(work: Work, effect: AdmitInput, at: datetime) -> RunRow:
 def _refuse_reserved(work: Work, input_id: str, assistant_id: str | None) -> None:
     """Refuse ids that cross: an input on a reserved answer's id, a reserved answer on a message's id."""
     ids = {"conversation_id": work.conversation_id, "input_id": input_id, "assistant_id": assistant_id}
-    if work.reserves(input_id) or work.connection.execute(_CROSSING, ids).first() is not None:
+    if work.reserves(input_id) or _CROSSING.first(work.connection, ids) is not None:
         raise StoreIntegrityError("a proposed id is in use", message_id=input_id)
 
 

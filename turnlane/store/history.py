@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from threading import Lock
 from typing import Any, cast
 
-from sqlalchemy import Connection, Row, and_, bindparam, or_, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from turnlane.records.errors import RunNotFoundError
 from turnlane.records.messages import Role, ToolResultPart
@@ -15,6 +15,7 @@ from turnlane.records.runs import TerminalReason
 from turnlane.records.turns import PreparedTurn
 from turnlane.store.content import CALL, MODEL, Segment, StoredMessage, gather, load_messages, select_content
 from turnlane.store.payloads import HistoryMessage, HistoryStep, RunContext
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
 
@@ -22,7 +23,7 @@ REMEMBERED = 4096
 REMEMBERED_SIZE = 4096
 """How many parsed messages a process keeps, and the characters of content up to which it keeps one."""
 
-_UP_TO = (
+_UP_TO = Prepared(
     select_content(RUN.c.terminal_reason)
     .outerjoin(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.id == MESSAGE.c.run_id))
     .where(
@@ -38,24 +39,28 @@ _UP_TO = (
     )
 )
 
-_OWN_POSITION = (
+_OWN_POSITION = Prepared(
     select(MESSAGE.c.position)
     .join(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id))
     .where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
 )
 
-_OWN_MESSAGE = select(RUN.c.assistant_message_id).where(
-    RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run")
+_OWN_MESSAGE = Prepared(
+    select(RUN.c.assistant_message_id).where(
+        RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run")
+    )
 )
 
-_RUN_AND_CONVERSATION = (
+_RUN_AND_CONVERSATION = Prepared(
     select(RUN, CONVERSATION.c.agent, CONVERSATION.c.tenant, CONVERSATION.c.model)
     .join(CONVERSATION, CONVERSATION.c.id == RUN.c.conversation_id)
     .where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
 )
 
-_METADATA = select(MESSAGE.c.details).where(
-    MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id == bindparam("message")
+_METADATA = Prepared(
+    select(MESSAGE.c.details).where(
+        MESSAGE.c.conversation_id == bindparam("conversation_id"), MESSAGE.c.id == bindparam("message")
+    )
 )
 
 
@@ -64,19 +69,25 @@ def load_history(
 ) -> tuple[HistoryMessage, ...]:
     """Return the messages up to a run's own, then the `extra` inputs that joined it on the way."""
     end = _own_position(connection, conversation_id, run_id)
-    rows = connection.execute(_UP_TO, {"conversation_id": conversation_id, "end": end}).all()
-    by_message: dict[str, list[Row[Any]]] = {}
-    for row in rows:
-        by_message.setdefault(row.id, []).append(row)
-    seen = [_memory.read(pieces) for pieces in by_message.values()]
+    lines, read = _UP_TO.lines(connection, {"conversation_id": conversation_id, "end": end})
+    by_message: dict[str, list[Line]] = {}
+    for line in lines:
+        by_message.setdefault(line[_ID], []).append(line)
+    seen = [_memory.read(pieces, read) for pieces in by_message.values()]
     return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in by_message]))
 
 
 def load_answer(connection: Connection, conversation_id: str, run_id: str) -> HistoryMessage | None:
     """Return a run's own message, as far as it is stored."""
     where = {"conversation_id": conversation_id, "run": run_id}
-    name = connection.execute(_OWN_MESSAGE, where).scalar()
+    name = _OWN_MESSAGE.scalar(connection, where)
     return next(iter(_joined(connection, conversation_id, [name])), None) if name is not None else None
+
+
+Line = tuple[Any, ...]
+
+_ID = 1
+"""Where a line of `_UP_TO` has its message's id."""
 
 
 class _Memory:
@@ -90,17 +101,18 @@ class _Memory:
         self._messages: dict[tuple[Any, ...], HistoryMessage] = {}
         self._lock = Lock()
 
-    def read(self, rows: Sequence[Row[Any]]) -> HistoryMessage:
-        """Return the message that rows of `_UP_TO` hold."""
+    def read(self, lines: Sequence[Line], read: Callable[[Line], Any]) -> HistoryMessage:
+        """Return the message that lines of `_UP_TO` hold. Those that are remembered are not even read as rows."""
         # Plain tuples: they are hashed and compared without a call for each of their fields.
-        key = tuple([tuple(row) for row in rows])
+        key = tuple([tuple(line) for line in lines])
         found = self._messages.get(key)
         if found is None:
+            rows = [read(line) for line in lines]
             found = _history_message(gather(rows)[0], rows[0].terminal_reason)
             self._keep(key, rows, found)
         return found
 
-    def _keep(self, key: tuple[Any, ...], rows: Sequence[Row[Any]], message: HistoryMessage) -> None:
+    def _keep(self, key: tuple[Any, ...], rows: Sequence[Any], message: HistoryMessage) -> None:
         if len(rows[0].details or "") + sum(len(row.parts or "") for row in rows) > REMEMBERED_SIZE:
             return
         with self._lock:
@@ -113,7 +125,7 @@ _memory = _Memory()
 
 
 def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:
-    position = connection.execute(_OWN_POSITION, {"conversation_id": conversation_id, "run": run_id}).scalar()
+    position = _OWN_POSITION.scalar(connection, {"conversation_id": conversation_id, "run": run_id})
     if position is None:
         raise RunNotFoundError("the conversation has no such run, or it has not started", run_id=run_id)
     return int(position)
@@ -150,12 +162,12 @@ def _step(step: int, pieces: tuple[Segment, ...]) -> HistoryStep:
 
 def load_run_context(connection: Connection, conversation_id: str, run_id: str) -> RunContext | None:
     """Return a run, its conversation's agent, and what its first input came with."""
-    found = connection.execute(_RUN_AND_CONVERSATION, {"conversation_id": conversation_id, "run": run_id}).first()
+    found = _RUN_AND_CONVERSATION.first(connection, {"conversation_id": conversation_id, "run": run_id})
     if found is None:
         return None
     run = run_record(cast(RunRow, found))
     first = {"conversation_id": conversation_id, "message": load_ids(found.input_ids)[0]}
-    metadata = connection.execute(_METADATA, first).scalar()
+    metadata = _METADATA.scalar(connection, first)
     return RunContext(
         run=run,
         agent=found.agent,

@@ -12,16 +12,19 @@ from turnlane.records.base import JsonObject
 from turnlane.records.messages import ToolCallPart, ToolOutcome, ToolResultPart
 from turnlane.store.approvals import unfinished_answers
 from turnlane.store.content import CALL
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import dump_parts, load_parts
 from turnlane.store.statements import change_row, find_row, insert_rows, new_row
 from turnlane.store.tables import SEGMENT, RunRow, SegmentRow
 from turnlane.store.work import Work
 
-_OPEN_CALLS = select(SEGMENT).where(
-    SEGMENT.c.conversation_id == bindparam("conversation_id"),
-    SEGMENT.c.message_id == bindparam("message_id"),
-    SEGMENT.c.kind == CALL,
-    SEGMENT.c.parts.is_(None),
+_OPEN_CALLS = Prepared(
+    select(SEGMENT).where(
+        SEGMENT.c.conversation_id == bindparam("conversation_id"),
+        SEGMENT.c.message_id == bindparam("message_id"),
+        SEGMENT.c.kind == CALL,
+        SEGMENT.c.parts.is_(None),
+    )
 )
 
 ResultOf = Callable[[str, str, bool], ToolResultPart]
@@ -35,7 +38,7 @@ def close_calls(
     Those at the places (step, slot) of `but` stay open, and with `keep_pending` those that wait for approval.
     """
     where = {"conversation_id": work.conversation_id, "message_id": run.assistant_message_id}
-    for row in cast(list[SegmentRow], work.connection.execute(_OPEN_CALLS, where).all()):
+    for row in cast(list[SegmentRow], _OPEN_CALLS.all(work.connection, where)):
         kept = (row.step, row.slot) in but or (keep_pending and row.approval == ApprovalState.PENDING)
         if not kept:
             _close(work, row, result_of(row.call_id or "", row.tool_name or "", row.started_at is not None))

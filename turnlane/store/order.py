@@ -11,6 +11,7 @@ from __future__ import annotations
 from sqlalchemy import bindparam, select, update
 
 from turnlane.records.errors import StoreIntegrityError
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import load_ids
 from turnlane.store.tables import MESSAGE, RunRow
 from turnlane.store.work import Work
@@ -19,8 +20,11 @@ URGENT = 10**15
 ORDINARY = 2 * 10**15
 STRIDE = 2**20
 
-_MOVE_BLOCK = update(MESSAGE).where(
-    MESSAGE.c.conversation_id == bindparam("in_conversation"), MESSAGE.c.position == bindparam("from_position")
+_MOVE_BLOCK = Prepared(
+    update(MESSAGE).where(
+        MESSAGE.c.conversation_id == bindparam("in_conversation"), MESSAGE.c.position == bindparam("from_position")
+    ),
+    ["position"],
 )
 
 
@@ -39,4 +43,4 @@ def block_of(work: Work, run: RunRow) -> int:
 def move_block(work: Work, run: RunRow) -> None:
     """Move a run's inputs, and summaries that stand among them, to the next position."""
     places = {"in_conversation": work.conversation_id, "from_position": block_of(work, run)}
-    work.connection.execute(_MOVE_BLOCK, {**places, "position": work.take_position()})
+    _MOVE_BLOCK.change(work.connection, {**places, "position": work.take_position()})

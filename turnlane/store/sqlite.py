@@ -6,11 +6,15 @@ Nothing outside this module may hold SQL that only SQLite understands.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import URL, Connection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool, StaticPool
+
+from turnlane.store.prepared import DRIVER
 
 WRITES = "turnlane_writes"
 """The execution option that makes a transaction a writer's."""
@@ -30,6 +34,9 @@ PASSING = frozenset(
 """Primary result codes of conditions that a later call may not meet."""
 
 
+_BEGIN = {True: "BEGIN IMMEDIATE", False: "BEGIN"}
+
+
 def is_memory(url: URL) -> bool:
     """Whether the store lives and dies with one connection."""
     return url.database in (None, "", ":memory:")
@@ -47,10 +54,12 @@ def connect_options(url: URL, busy_seconds: float) -> dict[str, Any]:
     return options
 
 
-def prepare(engine: Engine, busy_seconds: float) -> None:
-    """Set up every connection of the engine, and let transactions begin as their kind needs."""
+def prepare(engine: Engine, busy_seconds: float, *, begins: bool = True) -> None:
+    """Set up every connection of the engine, and let transactions begin as their kind needs, unless the caller does."""
 
-    def set_up(connection: Any, _record: Any) -> None:
+    def set_up(connection: Any, record: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            record.info[DRIVER] = connection
         cursor = connection.cursor()
         # First of all: each pragma below may meet a lock of another process.
         cursor.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")
@@ -63,10 +72,27 @@ def prepare(engine: Engine, busy_seconds: float) -> None:
         # A writer takes its slot at once: a reader that turns writer later could only fail. A reader
         # begins deferred and never waits for a writer.
         writes = connection.get_execution_options().get(WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        connection.exec_driver_sql(_BEGIN[writes])
 
     event.listen(engine, "connect", set_up)
-    event.listen(engine, "begin", begin)
+    if begins:
+        event.listen(engine, "begin", begin)
+
+
+@contextmanager
+def transaction(connection: Connection, writes: bool) -> Iterator[None]:
+    """Run a transaction on a connection of SQLite's own driver that is kept, past SQLAlchemy: it begins, and commits
+    or is rolled back, on the driver, where that takes a tenth of the time."""
+    driver: sqlite3.Connection = connection.info[DRIVER]
+    driver.execute(_BEGIN[writes])
+    try:
+        yield
+        driver.execute("COMMIT")
+    except BaseException:
+        # A commit that failed for a lock leaves the transaction open; other errors may have ended it.
+        if driver.in_transaction:
+            driver.execute("ROLLBACK")
+        raise
 
 
 def is_passing(error: BaseException) -> bool:

@@ -12,9 +12,10 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Insert, Select, Update, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlmodel import SQLModel
 
+from turnlane.store.prepared import Prepared
 from turnlane.store.tables import table_of
 
 Row = TypeVar("Row", bound=SQLModel)
@@ -34,16 +35,16 @@ def new_row(kind: type[Row], /, **values: Any) -> Row:
 def insert_rows(connection: Connection, kind: type[Row], *rows: Row) -> None:
     """Insert rows, in one statement."""
     if len(rows) == 1:
-        connection.execute(_insert(kind), vars(rows[0]))
+        _insert(kind).change(connection, vars(rows[0]))
     elif rows:
-        connection.execute(_insert(kind), [vars(row) for row in rows])
+        _insert(kind).change_each(connection, [vars(row) for row in rows])
 
 
 def find_row(connection: Connection, kind: type[Row], *key: str | int, lock: bool = False) -> Row | None:
     """Return the row with a primary key, free to be changed and written back. `lock` holds it to the end."""
     names = _key_names(kind)
-    found = connection.execute(_find(kind, lock), dict(zip(names, key, strict=True))).mappings().first()
-    return None if found is None else cast(Row, SimpleNamespace(**found))
+    found = _find(kind, lock).first(connection, dict(zip(names, key, strict=True)))
+    return None if found is None else cast(Row, SimpleNamespace(**found._asdict()))
 
 
 def update_row(connection: Connection, kind: type[Row], row: Row) -> None:
@@ -55,7 +56,7 @@ def update_row(connection: Connection, kind: type[Row], row: Row) -> None:
 def change_row(connection: Connection, kind: type[Row], key: Key, /, **values: Any) -> int:
     """Change some columns of the row with a primary key; how many rows that were, 0 or 1."""
     where = {_KEY + name: value for name, value in zip(_key_names(kind), key, strict=True)}
-    return connection.execute(_update(kind), where | values).rowcount
+    return _update(kind, tuple(values)).change(connection, where | values)
 
 
 def chunks(ids: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -75,18 +76,20 @@ def _key_names(kind: type[SQLModel]) -> tuple[str, ...]:
 
 
 @cache
-def _insert(kind: type[SQLModel]) -> Insert:
-    return insert(table_of(kind))
+def _insert(kind: type[SQLModel]) -> Prepared:
+    table = table_of(kind)
+    return Prepared(insert(table), [column.name for column in table.columns])
 
 
 @cache
-def _find(kind: type[SQLModel], lock: bool) -> Select[Any]:
+def _find(kind: type[SQLModel], lock: bool) -> Prepared:
     table = table_of(kind)
     query = select(table).where(*(table.c[name] == bindparam(name) for name in _key_names(kind)))
-    return query.with_for_update() if lock else query
+    return Prepared(query.with_for_update() if lock else query)
 
 
 @cache
-def _update(kind: type[SQLModel]) -> Update:
+def _update(kind: type[SQLModel], columns: tuple[str, ...]) -> Prepared:
     table = table_of(kind)
-    return update(table).where(*(table.c[name] == bindparam(_KEY + name) for name in _key_names(kind)))
+    where = (table.c[name] == bindparam(_KEY + name) for name in _key_names(kind))
+    return Prepared(update(table).where(*where), columns)
