@@ -19,7 +19,7 @@ from pydantic import (
     StringConstraints,
 )
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -50,15 +50,16 @@ of steps are in the history of every turn, and what a run spent is in many recor
 
 
 def _printable(value: str) -> str:
-    if _CONTROL.search(value):
-        raise ValueError("an id may not contain control characters")
-    if _UNSTORABLE.search(value):
-        raise ValueError("an id may not contain lone surrogates")
+    found = _UNPRINTABLE.search(value)
+    if found is not None:
+        kind = "lone surrogates" if found[0] >= "\ud800" else "control characters"
+        raise ValueError(f"an id may not contain {kind}")
     return value
 
 
 def _utc(value: datetime) -> datetime:
-    return value.astimezone(UTC)
+    # Most are in UTC already: finding that out costs much less than converting them.
+    return value if value.tzinfo is UTC else value.astimezone(UTC)
 
 
 RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_printable)]
@@ -96,9 +97,12 @@ def clean_json(value: Any) -> Any:
     return value
 
 
+_canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def canonical_json(value: Any) -> str:
     """Serialise a JSON value so that equal values give equal text: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _canonical(value)
 
 
 def json_bytes(value: str) -> int:

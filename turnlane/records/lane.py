@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -73,6 +74,7 @@ class NamedIds(NamedTuple):
     assistant_message_id: str
 
 
+@lru_cache(maxsize=1024)
 def ids_for_key(conversation_id: str, key: str) -> NamedIds:
     """Return the ids an admission has unless the caller proposed others.
 
