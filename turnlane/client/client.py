@@ -16,10 +16,10 @@ from temporalio.envconfig import ClientConfig
 
 from turnlane.agent.files import Upload
 from turnlane.client.approving import answer_of
+from turnlane.client.archiving import Archiving
 from turnlane.client.awaiting import Awaiting
 from turnlane.client.delivering import deliver
 from turnlane.client.lane_calls import UNHEARD, LaneCalls, NoLane, answer, our_errors
-from turnlane.client.reading import Reading
 from turnlane.client.requests import checked_id, input_of, request
 from turnlane.client.ticket import Result, Ticket
 from turnlane.client.uploads import keep_uploads
@@ -48,12 +48,12 @@ _PARTS: TypeAdapter[tuple[InputPart, ...]] = TypeAdapter(tuple[InputPart, ...])
 Via = Literal["update", "signal"]
 
 
-class Turnlane(Reading):
+class Turnlane(Archiving):
     """Conversations with agents, from an application's side.
 
     `store` and `bus` are those of the workers. With them results and events come from there, which costs
     Temporal nothing; without them the client uses Temporal alone: it submits, waits and controls, and
-    what needs content (`messages`, `snapshot`, `events`) raises `StoreRequiredError`.
+    what needs content (`messages`, `snapshot`, `events`, `branch`) raises `StoreRequiredError`.
     """
 
     def __init__(

@@ -181,6 +181,12 @@ class Archive(Record):
     projections: Annotated[tuple[SnapshotProjection, ...], Field(min_length=1, max_length=1)]
     spills: tuple[ArchivedSpill, ...] = ()
 
+    @classmethod
+    def empty(cls, conversation_id: str) -> Archive:
+        """The archive of a conversation of which nothing is known."""
+        snapshot = ArchivedSnapshot(conversation_id=conversation_id)
+        return cls(conversation_id=conversation_id, projections=(SnapshotProjection(snapshot=snapshot),))
+
     @property
     def snapshot(self) -> ArchivedSnapshot:
         """The records."""

@@ -97,7 +97,7 @@ def load_rows(connection: Connection, conversation_id: str, tenant: str | None) 
 def archive_in(kept: Kept) -> Archive:
     """Return the archive that the rows are. Needs no connection: of a long conversation it takes a while."""
     if kept.head is None:
-        return archive_of(ArchivedSnapshot(conversation_id=kept.conversation_id))
+        return Archive.empty(kept.conversation_id)
     return archive_of(_snapshot(kept, kept.head), events=map(_event, kept.events), spills=map(_spill, kept.blobs))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from turnlane.client.cli import approvals, chat, control, demo, model, read, send, serve
+from turnlane.client.cli import approvals, archives, chat, control, demo, model, read, send, serve
 
 
 def build_app() -> typer.Typer:
@@ -15,6 +15,6 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for module in (serve, chat, send, read, approvals, control, model, demo):
+    for module in (serve, chat, send, read, approvals, control, model, archives, demo):
         module.register(app)
     return app

@@ -22,6 +22,8 @@ from turnlane.client.cli.verbs import Session, verb
 from turnlane.client.cli.wording import cost_words, moment, operation_words, question_words, unknown_words, usage_words
 from turnlane.client.client import Turnlane
 from turnlane.records.approvals import PendingApproval
+from turnlane.records.archives import BranchReceipt
+from turnlane.records.base import canonical_json
 from turnlane.records.errors import InvalidInputError, RunNotFoundError
 from turnlane.records.events import EVENT_ADAPTER
 from turnlane.records.ledger import LedgerKind
@@ -45,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 async def runs(session: Session, conversation_id: ConversationId) -> None:
     """List the active runs of a conversation, in queue order."""
-    async with session.client() as client:
+    async with session.reader() as client:
         lines = await client.runs(conversation_id)
     for line in lines:
         session.out.record(line)
@@ -64,7 +66,7 @@ async def show(
     run_id: Annotated[str | None, Option("--run", help="Show this run of it.")] = None,
 ) -> None:
     """Show a conversation as it stands, or one run of it."""
-    async with session.client() as client:
+    async with session.reader() as client:
         answered_by = await _answering_models(client, conversation_id)
         pending = await client.pending_approvals(conversation_id, limit=1000)
         if run_id is not None:
@@ -77,19 +79,24 @@ async def show(
         snapshot = await client.snapshot(conversation_id)
         spent = await client.spend(conversation_id)
         model = await client.chosen_model(conversation_id)
-    known = {"approvals": pending, "model": model, "spend": spent, "answered_by": answered_by}
+        origin = await _origin(client, conversation_id)
+    known = {"approvals": pending, "model": model, "spend": spent, "answered_by": answered_by, "branched_from": origin}
     session.out.record({**snapshot.model_dump(mode="json"), **known})
     if snapshot.version == 0:
         session.out.say(NOTHING_SAID, "dim")
         return
     chosen = f", model {model}" if model else ""
     session.out.say(f"{conversation_id}: agent {snapshot.agent or '-'}{chosen}, version {snapshot.version}", "bold")
+    if origin is not None:
+        session.out.say(f"branched from {origin.source_conversation_id} at version {origin.source_version}", "dim")
     tell_messages(session.out, snapshot.messages)
     for run in snapshot.runs:
         tell_run(session.out, run, answered_by.get(run.id))
     _tell_pending(session, pending)
     if spent.runs:
         session.out.say(f"spent by {spent.runs} ended runs: {usage_words(spent.total)}", "dim")
+    if spent.inherited is not None:
+        session.out.say(f"spent before, elsewhere: {usage_words(spent.inherited.total)}", "dim")
 
 
 def _show_run(session: Session, view: RunView, waiting: Sequence[PendingApproval], model: str | None) -> None:
@@ -107,13 +114,19 @@ def _tell_pending(session: Session, waiting: Sequence[PendingApproval]) -> None:
 async def _answering_models(client: Turnlane, conversation_id: str) -> dict[str, str]:
     """Which model gave the latest answer of each run."""
     found: dict[str, str] = {}
-    kinds, seq = (LedgerKind.PROVIDER_RESPONSE.value,), 1
+    kinds, seq = (LedgerKind.PROVIDER_RESPONSE.value, LedgerKind.BRANCH_OBSERVATION.value), 1
     while True:
         page = await client.ledger(conversation_id, from_seq=seq, kinds=kinds)
         found.update(answering_models(page.items))
         if page.next_seq is None:
             return found
         seq = page.next_seq
+
+
+async def _origin(client: Turnlane, conversation_id: str) -> BranchReceipt | None:
+    """What a branch was made of; None for any other conversation."""
+    page = await client.ledger(conversation_id, kinds=(LedgerKind.BRANCHED.value,), limit=1)
+    return next((BranchReceipt.model_validate_json(canonical_json(event.payload)) for event in page.items), None)
 
 
 async def messages(
@@ -124,7 +137,7 @@ async def messages(
     compacted: Annotated[bool, Option("--compacted", help="Those too that a summary stands for.")] = False,
 ) -> None:
     """List what was said, oldest first."""
-    async with session.client() as client:
+    async with session.reader() as client:
         page = await client.messages(conversation_id, limit=limit, cursor=cursor, include_compacted=compacted)
     session.out.record(page)
     if not page.items and cursor is None:
@@ -135,7 +148,7 @@ async def messages(
 
 async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = None) -> None:
     """List the conversations of the store."""
-    async with session.client() as client:
+    async with session.reader() as client:
         page = await client.conversations(limit=limit, cursor=cursor)
     session.out.record(page)
     session.out.table(
@@ -150,12 +163,14 @@ async def conversations(session: Session, limit: Limit = 100, cursor: Cursor = N
 
 async def spend(session: Session, conversation_id: ConversationId) -> None:
     """Show what a conversation spent: its ended runs in all, and the run in flight."""
-    async with session.client() as client:
+    async with session.reader() as client:
         spent = await client.spend(conversation_id)
     session.out.record(spent)
     rows = [(f"{spent.runs} ended runs", spent.total)]
     if spent.active is not None:
         rows.append((f"run {spent.active_run_id}", spent.active))
+    if spent.inherited is not None:
+        rows.append((f"{spent.inherited.runs} runs, before it was branched", spent.inherited.total))
     session.out.table(("what", "input", "output", "cost"), (_spend_row(*row) for row in rows))
     if spent.missing:
         session.out.say(unknown_words(spent), "dim")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from turnlane.client.cli.output import Output
 from turnlane.client.cli.wording import answer_words, brief, failure_words, moment, usage_words
-from turnlane.records.ledger import LedgerEvent
+from turnlane.records.ledger import LedgerEvent, observed
 from turnlane.records.messages import (
     FilePart,
     Message,
@@ -72,7 +72,8 @@ def answering_models(responses: Iterable[LedgerEvent]) -> Mapping[str, str]:
     """Which model gave the latest answer of each run, as its provider named it."""
     found: dict[str, str] = {}
     for event in responses:
-        run_id, response = event.payload.get("run_id"), event.payload.get("response")
+        _, said = observed(event.kind, event.payload)
+        run_id, response = said.get("run_id"), said.get("response")
         if isinstance(run_id, str) and isinstance(response, dict) and isinstance(response.get("model"), str):
             found[run_id] = str(response["model"])
     return found

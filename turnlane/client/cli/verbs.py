@@ -85,6 +85,14 @@ class Session:
             yield await _connected(settings, store, bus, opened)
 
     @asynccontextmanager
+    async def reader(self) -> AsyncIterator[Turnlane]:
+        """A client for what the store alone answers: Temporal is not asked, and need not be there."""
+        settings = self.settings
+        async with AsyncExitStack() as opened:
+            store = await _opened_store(settings, opened)
+            yield await _connected(settings, store, None, opened, lazy=True)
+
+    @asynccontextmanager
     async def lane_client(self) -> AsyncIterator[Turnlane]:
         """A connected client that has only Temporal: all that control takes, also while the store is down."""
         async with AsyncExitStack() as opened:
@@ -112,10 +120,18 @@ def _opened_bus(settings: Settings, opened: AsyncExitStack) -> EventBus | None:
     return bus
 
 
-async def _connected(settings: Settings, store: Store | None, bus: EventBus | None, opened: AsyncExitStack) -> Turnlane:
+async def _connected(
+    settings: Settings, store: Store | None, bus: EventBus | None, opened: AsyncExitStack, *, lazy: bool = False
+) -> Turnlane:
+    """Connect, or with `lazy` be ready to, once Temporal is needed."""
     try:
         client = await Turnlane.connect(
-            settings.target, namespace=settings.namespace, store=store, bus=bus, task_queue=settings.task_queue
+            settings.target,
+            namespace=settings.namespace,
+            store=store,
+            bus=bus,
+            task_queue=settings.task_queue,
+            lazy=lazy,
         )
     except TemporalUnavailableError as error:
         raise unreachable(settings.address) from error
