@@ -93,6 +93,11 @@ class Talks:
         async with self._bench.worker(self._agent, **options):
             yield
 
+    def worker_on(self, bench: Bench) -> Worker:
+        """Another worker for the agent of the last conversation, on another store; use it as a context manager."""
+        assert self._agent is not None
+        return bench.worker(self._agent, providers=self._providers())
+
     async def planned(
         self,
         kind: type[Model],

@@ -39,6 +39,7 @@ from turnlane.store.archived import DESCRIBING, described_in, parts_of, receipts
 from turnlane.store.describe import describe_parts
 from turnlane.store.exporting import archive_of
 from turnlane.store.open_calls import left_behind_result
+from turnlane.store.work import KNOWN_KINDS
 
 _SEALED = frozenset(
     {
@@ -276,8 +277,11 @@ def _observation(event: ArchivedEvent, names: _Names) -> JsonObject:
     if event.kind == LedgerKind.BRANCHED:
         return {"kind": event.kind, "payload": event.payload}
     said = {name: value for name, value in event.payload.items() if name != _RECEIPT}
-    renamed = _renamed(said, names)
-    names.refuse_references(renamed, seq=str(event.seq))
+    if event.kind not in KNOWN_KINDS:
+        # The application's own, of which nobody knows where it names what.
+        names.refuse_references(said, seq=str(event.seq))
+        return {"kind": event.kind, "payload": said}
+    renamed: JsonObject = _renamed(said, names)
     return {"kind": event.kind, "payload": renamed}
 
 
@@ -302,8 +306,10 @@ _MESSAGES = frozenset(
         "input_message_ids",
         "assistant_message_id",
         "record_id",
+        "summary_id",
     }
 )
+_KEYS = frozenset({"idempotency_key", "key"})
 _DESCRIBED = frozenset({"message", "messages", "summary", "assistant"})
 
 
@@ -318,4 +324,4 @@ def _reference(value: str, names: _Names, key: str, parent: str) -> str:
         return names.approvals.get(value, value)
     if key == "operation_id":
         return names.operation(value)
-    return names.keys.get(value, value) if key == "idempotency_key" else value
+    return names.keys.get(value, value) if key in _KEYS else value
