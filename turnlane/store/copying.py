@@ -1,7 +1,7 @@
 """A prefix under a new identity: what a branch begins with.
 
 Every id that turnlane made, or was given for a record, is another one in the copy, and every reference follows;
-references stand under names that are known (`_REFERENCES`), so what merely looks alike is left alone. Nothing that
+references stand under names that are known (`_reference`), so what merely looks alike is left alone. Nothing that
 gives power is copied: owners, tokens, signatures, open questions, what tools recorded. Events that are not the
 history itself (calls of providers, receipts, retries, approvals) become observations, which nobody acts on or
 counts.
@@ -35,7 +35,7 @@ from turnlane.records.messages import InputPart, Part, Role, ToolApprovalRequest
 from turnlane.records.mutations import MutationKind
 from turnlane.records.runs import Failure, Operation
 from turnlane.records.spending import Tally
-from turnlane.store.archived import DESCRIBING, described_in, parts_of, receipts_of
+from turnlane.store.archived import DESCRIBING, described_in, parts_of, receipts_of, refuse
 from turnlane.store.describe import describe_parts
 from turnlane.store.exporting import archive_of
 from turnlane.store.open_calls import left_behind_result
@@ -86,7 +86,8 @@ def copy_of(prefix: Archive, destination: str, now: datetime) -> Archive:
         runs=tuple(_run(run, names) for run in snapshot.runs),
         messages=messages,
         seeds=tuple(
-            seed.model_copy(update={"message_ids": names.messages_of(seed.message_ids)}) for seed in snapshot.seeds
+            seed.model_copy(update={"message_ids": tuple(map(names.message, seed.message_ids))})
+            for seed in snapshot.seeds
         ),
     )
     return archive_of(copied, events=(_event(event, names, content) for event in prefix.events), spills=prefix.spills)
@@ -123,8 +124,14 @@ class _Names:
             if old[each] in names:
                 names[old[each]] = new[each]
 
-    def messages_of(self, ids: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self.messages[name] for name in ids)
+    def run(self, old: str) -> str:
+        """The new name of a run. One that is not of the part to copy has none: the records disagree."""
+        return self.runs[old] if old in self.runs else refuse("a run that a record names is not there", run_id=old)
+
+    def message(self, old: str) -> str:
+        if old not in self.messages:
+            refuse("a message that a record names is not there", message_id=old)
+        return self.messages[old]
 
     def operation(self, operation_id: str) -> str:
         """An operation is named after its run."""
@@ -173,11 +180,11 @@ def _run(archived: ArchivedRun, names: _Names) -> ArchivedRun:
     absorber = run.absorbed_into_run_id
     copied = run.model_copy(
         update={
-            "id": names.runs[run.id],
+            "id": names.run(run.id),
             "conversation_id": names.destination,
-            "input_message_ids": names.messages_of(run.input_message_ids),
-            "assistant_message_id": names.messages[run.assistant_message_id],
-            "absorbed_into_run_id": None if absorber is None else names.runs[absorber],
+            "input_message_ids": tuple(map(names.message, run.input_message_ids)),
+            "assistant_message_id": names.message(run.assistant_message_id),
+            "absorbed_into_run_id": None if absorber is None else names.run(absorber),
             "owner_id": None,
             "fencing_token": None,
             "failure": None if run.failure is None else _failure(run.failure, names),
@@ -199,8 +206,8 @@ def _message(message: ArchivedMessage, names: _Names) -> ArchivedMessage:
     names.refuse_references(message.metadata, message_id=message.id)
     return message.model_copy(
         update={
-            "id": names.messages[message.id],
-            "run_id": None if message.run_id is None else names.runs[message.run_id],
+            "id": names.message(message.id),
+            "run_id": None if message.run_id is None else names.run(message.run_id),
             "segments": tuple(_segment(piece, names) for piece in message.segments),
         }
     )
