@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import sys
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, inspect
 
 from tests.contract.conftest import Lane
 from turnlane.records.errors import StoreSchemaError, StoreUnavailableError
-from turnlane.store.migrate import SCRIPTS, VERSION_TABLE, newest_revision
+from turnlane.store.database import connect
+from turnlane.store.migrate import SCRIPTS, VERSION_TABLE, migrate, newest_revision
 from turnlane.store.sql import SqlStore, open_store
+from turnlane.store.urls import store_url
 
 OPEN_IN_TWENTY_PROCESSES = """
 import asyncio, os, sys, traceback
@@ -117,7 +120,7 @@ async def test_a_store_opened_again_has_what_was_written(lane: Lane, tmp_path: P
     assert [{"n": 1}] == [event.payload for event in page.items]
 
 
-@pytest.mark.parametrize("older", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("older", ["0001", "0002", "0003", "0004"])
 async def test_an_older_schema_is_migrated_and_takes_whole_turns(tmp_path: Path, older: str) -> None:
     path = tmp_path / "store.db"
     migrate_to(path, older)
@@ -129,6 +132,36 @@ async def test_an_older_schema_is_migrated_and_takes_whole_turns(tmp_path: Path,
     await store.close()
 
     assert ([(older,)], [(newest_revision(),)], ["in-a", "out-a"]) == (before, revision(path), said)
+
+
+BREAKING = """
+from alembic import op
+
+revision = "9000"
+down_revision = "{last}"
+
+def upgrade():
+    op.execute("CREATE TABLE half_made (id TEXT)")
+    op.execute("INSERT INTO no_such_table VALUES (1)")
+"""
+
+
+@pytest.mark.parametrize("scheme", ["", "sqlite+aiosqlite:///"])
+async def test_a_migration_that_breaks_changes_nothing(tmp_path: Path, scheme: str) -> None:
+    path, scripts = tmp_path / "store.db", tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, scripts)
+    (scripts / "versions" / "9000_breaking.py").write_text(BREAKING.format(last=newest_revision()))
+    migrate_to(path, "0001")
+    database = connect(store_url(f"{scheme}{path}"), 5.0)
+    with pytest.raises(StoreSchemaError):
+        await database.write(lambda connection: migrate(connection, scripts))
+    await database.close()
+    store = await open_store(f"{scheme}{path}")
+    tables = await store._database.read(lambda connection: inspect(connection).get_table_names())
+    await store.close()
+
+    assert "half_made" not in tables
+    assert [(newest_revision(),)] == revision(path)
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ class ThreadedSqlite(Database):
         found: Connection | None = getattr(self._mine, "connection", None)
         if found is None:
             found = self._mine.connection = self._engine.connect()
+            # As far as SQLAlchemy knows, a transaction is open for good: nobody, Alembic included, ends ours for us.
+            found.begin()
             self._opened.append(found)
         return found
 
