@@ -1,17 +1,21 @@
 """Archives and branches from an application's side: a conversation as bytes, restored, and copied.
 
-The store alone answers: Temporal is not asked, and need not remember the conversation.
+The store alone answers: Temporal is not asked, and need not remember the conversation. The records of archives are
+imported by the first call that needs them.
 """
 
 from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from turnlane.client.reading import Reading
 from turnlane.client.requests import checked_id
-from turnlane.records.archives import Archive, ArchiveSource, Branched, BranchRequest, ConversationSource, Imported
 from turnlane.records.errors import ConversationNotFoundError
+
+if TYPE_CHECKING:
+    from turnlane.records.archives import ArchiveSource, Branched, ConversationSource, Imported
 
 
 class Archiving(Reading):
@@ -23,6 +27,8 @@ class Archiving(Reading):
         Raises `ConversationNotFoundError` where the store has nothing of it, or, with a `tenant`, where it is another
         one's. A run in flight is in it as far as it got.
         """
+        from turnlane.records.archives import Archive
+
         data = await self._reads_of(conversation_id).export_conversation(conversation_id, tenant=tenant)
         if data == Archive.empty(conversation_id).to_bytes():
             raise ConversationNotFoundError("there is no such conversation", conversation_id=conversation_id)
@@ -60,6 +66,8 @@ class Archiving(Reading):
         destination's id, `IdempotencyConflictError` for another branch under the same key, `ConversationPurgedError`,
         `ArchiveInvalidError`, and `BranchRefusedError` when metadata or context name records of the source.
         """
+        from turnlane.records.archives import BranchRequest
+
         if through_run_id is not None:
             checked_id("through_run_id", through_run_id)
         request = BranchRequest(
@@ -71,6 +79,8 @@ class Archiving(Reading):
 
 
 def _source(source: str | bytes, through_run_id: str | None) -> ConversationSource | ArchiveSource:
+    from turnlane.records.archives import ArchiveSource, ConversationSource
+
     if isinstance(source, bytes):
         return ArchiveSource(data=source, through_run_id=through_run_id)
     return ConversationSource(conversation_id=checked_id("source", source), through_run_id=through_run_id)

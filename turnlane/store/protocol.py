@@ -8,11 +8,10 @@ transaction: applied whole or not at all, and safe to repeat with the same argum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from turnlane.records.admissions import BlobRef
 from turnlane.records.approvals import CallOrigin, PendingApproval, RunAnswers, StoredApproval
-from turnlane.records.archives import Branched, BranchRequest, Imported
 from turnlane.records.base import JsonObject, Timestamp
 from turnlane.records.durable import Delivery, DurableEntry, SuspendedCall
 from turnlane.records.events import DurableEvent
@@ -42,6 +41,9 @@ from turnlane.store.payloads import (
     StoredReceipt,
     Written,
 )
+
+if TYPE_CHECKING:
+    from turnlane.records.archives import Branched, BranchRequest, Imported
 
 
 class LaneStore(Protocol):

@@ -8,7 +8,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -22,7 +22,6 @@ from turnlane.client.cli.verbs import Session, verb
 from turnlane.client.cli.wording import cost_words, moment, operation_words, question_words, unknown_words, usage_words
 from turnlane.client.client import Turnlane
 from turnlane.records.approvals import PendingApproval
-from turnlane.records.archives import BranchReceipt
 from turnlane.records.base import canonical_json
 from turnlane.records.errors import InvalidInputError, RunNotFoundError
 from turnlane.records.events import EVENT_ADAPTER
@@ -30,6 +29,9 @@ from turnlane.records.ledger import LedgerKind
 from turnlane.records.operator_events import OPERATOR_EVENT_ADAPTER
 from turnlane.records.runs import RunView
 from turnlane.records.usage import Usage
+
+if TYPE_CHECKING:
+    from turnlane.records.archives import BranchReceipt
 
 Limit = Annotated[int, Option(min=1, max=1000, help="How many at most.")]
 Cursor = Annotated[str | None, Option(help="Continue where an earlier answer ended.")]
@@ -125,6 +127,8 @@ async def _answering_models(client: Turnlane, conversation_id: str) -> dict[str,
 
 async def _origin(client: Turnlane, conversation_id: str) -> BranchReceipt | None:
     """What a branch was made of; None for any other conversation."""
+    from turnlane.records.archives import BranchReceipt
+
     page = await client.ledger(conversation_id, kinds=(LedgerKind.BRANCHED.value,), limit=1)
     return next((BranchReceipt.model_validate_json(canonical_json(event.payload)) for event in page.items), None)
 
