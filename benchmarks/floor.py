@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
 
 COMMIT = "floor_commit"
 STEP = "floor_step"
+PREFIX = "floor/"
 
 
 class FloorInput(BaseModel):
@@ -91,9 +92,16 @@ class FloorWork:
         """A future that is done when the input's turn has ended."""
         return self._ends.setdefault(key, asyncio.get_running_loop().create_future())
 
+    async def keep(self, conversation: str, record: FloorRecord) -> None:
+        """Store a record. The floor stores nothing."""
+
+    async def speak(self, conversation: str, given: FloorInput) -> None:
+        """Store what is said in answer. The floor stores nothing."""
+
     @activity.defn(name=COMMIT)
     async def commit(self, record: FloorRecord) -> FloorRecord:
-        """Count a version, and tell an end to those who wait for it."""
+        """Keep a record, count a version, and tell an end to those who wait for it."""
+        await self.keep(_conversation(), record)
         self._version += 1
         if record.state == "ended":
             end = self._ends.pop(record.key, None)
@@ -104,7 +112,13 @@ class FloorWork:
     @activity.defn(name=STEP)
     async def step(self, given: FloorInput) -> FloorRecord:
         """Answer at once."""
+        await self.speak(_conversation(), given)
         return FloorRecord(key=given.key, state="answered")
+
+
+def _conversation() -> str:
+    """The conversation that an activity works for."""
+    return str(activity.info().workflow_id).removeprefix(PREFIX)
 
 
 def floor_worker(client: Client, work: FloorWork, task_queue: str) -> Worker:
@@ -129,7 +143,7 @@ class FloorClient:
         """Submit, and return when the input is admitted."""
         start: WithStartWorkflowOperation[FloorLane, None] = WithStartWorkflowOperation(
             FloorLane.run,
-            id=f"floor/{conversation}",
+            id=f"{PREFIX}{conversation}",
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         )
@@ -143,5 +157,5 @@ class FloorClient:
 
     async def wait(self, conversation: str, key: str) -> FloorRecord:
         """Return when the input's turn has ended, asking the workflow alone."""
-        handle = self._client.get_workflow_handle_for(FloorLane.run, f"floor/{conversation}")
+        handle = self._client.get_workflow_handle_for(FloorLane.run, f"{PREFIX}{conversation}")
         return await handle.execute_update(FloorLane.wait, key)

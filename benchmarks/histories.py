@@ -74,8 +74,8 @@ async def per_turn(stage: Stage, turns: int) -> dict[str, Any]:
         "wait": ("lane", lambda c: lane_turn(alone, c)),
         "one_tool": ("lane", lambda c: lane_turn(client, c, ONE_TOOL)),
         "five_tools": ("lane", lambda c: lane_turn(client, c, FIVE_TOOLS)),
-        "floor": ("floor", lambda c: floor_turn(stage, c)),
-        "floor_wait": ("floor", lambda c: floor_turn(stage, c, waits=True)),
+        "floor": ("floor", lambda c: floor_turn(stage.floor, c)),
+        "floor_wait": ("floor", lambda c: floor_turn(stage.floor, c, waits=True)),
     }
     return {name: await _typical_turn(stage, prefix, turn, turns) for name, (prefix, turn) in kinds.items()}
 

@@ -26,9 +26,10 @@ def spread(values: list[float]) -> dict[str, float]:
 def _contenders(stage: Stage) -> dict[str, Turn]:
     with_store, alone = stage.client(), stage.client(alone=True)
     return {
-        "floor": lambda conversation: floor_turn(stage, conversation),
+        "floor": lambda conversation: floor_turn(stage.floor, conversation),
+        "floor_stored": lambda conversation: floor_turn(stage.stored, conversation),
         "lane": lambda conversation: lane_turn(with_store, conversation),
-        "floor_wait": lambda conversation: floor_turn(stage, conversation, waits=True),
+        "floor_wait": lambda conversation: floor_turn(stage.floor, conversation, waits=True),
         "lane_wait": lambda conversation: lane_turn(alone, conversation),
     }
 
@@ -52,6 +53,7 @@ async def sequential(stage: Stage, turns: int) -> dict[str, Any]:
         for name, taken in times.items()
     }
     report["result_ratio"] = _ratio(times["lane"], times["floor"])
+    report["stored_result_ratio"] = _ratio(times["floor_stored"], times["floor"])
     report["wait_result_ratio"] = _ratio(times["lane_wait"], times["floor_wait"])
     return report
 
@@ -63,13 +65,14 @@ def _ratio(ours: list[TurnTime], floor: list[TurnTime]) -> float:
 async def throughput(stage: Stage, conversations: int, turns: int, rounds: int) -> dict[str, Any]:
     """Turns a second with many conversations at once; the best of `rounds` each, alternating."""
     contenders = _contenders(stage)
-    rates: dict[str, list[float]] = {"floor": [], "lane": []}
+    rates: dict[str, list[float]] = {"floor": [], "floor_stored": [], "lane": []}
     for _ in range(rounds):
         for name, taken in rates.items():
             taken.append(await _rate(contenders[name], conversations, turns))
     best = {name: max(taken) for name, taken in rates.items()}
     report: dict[str, Any] = {f"{name}_turns_per_second": round(rate, 1) for name, rate in best.items()}
     report["ratio"] = round(best["lane"] / best["floor"], 3)
+    report["stored_ratio"] = round(best["floor_stored"] / best["floor"], 3)
     return report
 
 

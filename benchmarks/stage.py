@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 
 from benchmarks.agents import AGENTS, PLAIN
 from benchmarks.floor import FloorClient, FloorInput, FloorWork, floor_worker
+from benchmarks.stored import StoredWork
 from turnlane.activities.providers.registry import Providers
 from turnlane.agent import Agent
 from turnlane.client import Turnlane
@@ -37,16 +38,24 @@ class TurnTime:
     result: float
 
 
+@dataclass(frozen=True)
+class Floor:
+    """A floor that runs: its activities, and who submits to it."""
+
+    work: FloorWork
+    client: FloorClient
+
+
 @dataclass
 class Stage:
-    """Where everything is measured. The floor's worker runs; turnlane's is started by who needs it."""
+    """Where everything is measured. The workers of the floors run; turnlane's is started by who needs it."""
 
     target: str
     folder: Path
     temporal: Client
     store: SqlStore
-    work: FloorWork
-    floor: FloorClient
+    floor: Floor
+    stored: Floor
     bus: InProcessBus = field(default_factory=InProcessBus)
 
     def worker(self, task_queue: str = "lane", *agents: Agent, providers: Providers | None = None) -> Worker:
@@ -78,10 +87,11 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     async with DevServer(DevConfig.throwaway(folder)) as server:
         temporal = await Client.connect(server.target, data_converter=pydantic_data_converter)
         store = await open_store(str(folder / "store.db"))
-        work = FloorWork()
+        floor = Floor(FloorWork(), FloorClient(temporal, "floor"))
+        stored = Floor(StoredWork(store), FloorClient(temporal, "stored"))
         try:
-            async with floor_worker(temporal, work, "floor"):
-                yield Stage(server.target, folder, temporal, store, work, FloorClient(temporal, "floor"))
+            async with floor_worker(temporal, floor.work, "floor"), floor_worker(temporal, stored.work, "stored"):
+                yield Stage(server.target, folder, temporal, store, floor, stored)
         finally:
             await store.close()
 
@@ -103,15 +113,15 @@ async def lane_turn(client: Turnlane, conversation: str, agent: Agent = PLAIN) -
     return TurnTime((admitted - start) * 1000, (ended - start) * 1000)
 
 
-async def floor_turn(stage: Stage, conversation: str, *, waits: bool = False) -> TurnTime:
-    """Make one turn of the floor, told of its end in the process or by asking the workflow."""
+async def floor_turn(floor: Floor, conversation: str, *, waits: bool = False) -> TurnTime:
+    """Make one turn of a floor, told of its end in the process or by asking the workflow."""
     given = FloorInput(key=uuid.uuid4().hex, text=TEXT)
-    end = stage.work.end_of(given.key)
+    end = floor.work.end_of(given.key)
     start = perf_counter()
-    await stage.floor.submit(conversation, given)
+    await floor.client.submit(conversation, given)
     admitted = perf_counter()
     if waits:
-        await stage.floor.wait(conversation, given.key)
+        await floor.client.wait(conversation, given.key)
     else:
         await end
     ended = perf_counter()
