@@ -45,7 +45,7 @@ class Attachments:
         Raises ApplicationFailedError with the message's id for what the application's function does wrong.
         """
         for item in history:
-            if item.message.role is Role.USER and any(isinstance(part, FilePart) for part in item.message.parts):
+            if item.message.role is Role.USER and _has_files(item.message):
                 await self._resolve_message(item.message)
         return self._had
 
@@ -56,6 +56,14 @@ class Attachments:
                 if found is None and self._kept is not None:
                     found = await self._kept.read(part)
                 self._had[message.id, place] = found
+
+
+def _has_files(message: Message) -> bool:
+    # A loop, and not a generator for each of many messages that are one text.
+    for part in message.parts:
+        if isinstance(part, FilePart):
+            return True
+    return False
 
 
 async def _resolve(part: FilePart, message: Message, options: HistoryOptions) -> ResolvedFile | None:

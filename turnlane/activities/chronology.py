@@ -60,7 +60,11 @@ class Chronology:
 
     def after_user(self) -> Chronology:
         """The chronology once the user spoke: call ids may be used again, unless an approval is outstanding."""
-        return self if self.pending else Chronology()
+        return self if self.pending else START
+
+
+START = Chronology()
+"""Nothing was called yet."""
 
 
 @dataclass

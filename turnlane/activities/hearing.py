@@ -8,7 +8,8 @@ from datetime import datetime
 from turnlane.activities.asking import asked
 from turnlane.activities.attachments import Attachments
 from turnlane.activities.failing import failing_as
-from turnlane.activities.projection import in_order, project
+from turnlane.activities.projection import project
+from turnlane.activities.record_order import in_order
 from turnlane.agent.history import HistoryOptions, OwnProjection, Projector
 from turnlane.records.lane import Taken
 from turnlane.records.messages import Message

@@ -6,18 +6,18 @@ is to hear is the agent's to say (`HistoryOptions`); that a provider will accept
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from turnlane.activities.attachments import Resolved, attached
-from turnlane.activities.chronology import Chronology
+from turnlane.activities.chronology import START
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.placeholders import CUT_CALL, LIVE_CALL, UNUSED_CALL
 from turnlane.activities.plain import TEXT, plain_message
 from turnlane.activities.prompt_writer import PromptWriter, joined
+from turnlane.activities.record_order import in_order
 from turnlane.activities.rounds import calls_in, joined_steps, rounds_of
 from turnlane.agent.history import HistoryOptions
 from turnlane.records.lane import Taken
@@ -31,7 +31,7 @@ from turnlane.records.messages import (
     ToolApprovalResponsePart,
     is_speakable,
 )
-from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, ToolSpec
+from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker, ToolSpec
 from turnlane.store.payloads import HistoryMessage, HistoryStep
 
 INTERRUPTED_MARKER: Final = "[interrupted: this turn was cut off before it finished]"
@@ -124,59 +124,6 @@ def _walked(
     return walk
 
 
-def in_order(
-    history: Sequence[HistoryMessage], taken: Sequence[Taken], step: int
-) -> Iterable[tuple[HistoryMessage, Sequence[HistoryStep] | None]]:
-    """Yield the records as they are told: settled ones as they stand, with None.
-
-    The run's own answer comes in pieces, each with the finished steps that it shows; an injected input stands
-    before the step that took it.
-    """
-    draft_id = _live_draft(history)
-    steps_taken = {item.input_id: item.step for item in taken} if draft_id is not None else {}
-    injected = _injected_by_step(history, steps_taken, step)
-    for item in history:
-        if item.message.id == draft_id:
-            yield from _draft_pieces(item, injected, step)
-        elif item.message.id not in steps_taken:
-            yield item, None
-
-
-def _live_draft(history: Sequence[HistoryMessage]) -> str | None:
-    """The id of the run's own assistant message: a conversation has one live run, so one live draft."""
-    for item in reversed(history):
-        if item.message.role is Role.ASSISTANT and item.message.status is MessageStatus.STREAMING:
-            return item.message.id
-    return None
-
-
-def _injected_by_step(
-    history: Sequence[HistoryMessage], steps_taken: dict[str, int], step: int
-) -> dict[int, list[HistoryMessage]]:
-    """The injected inputs by the step that took them; one taken later than `step` joins `step`."""
-    injected: dict[int, list[HistoryMessage]] = defaultdict(list)
-    by_id = {item.message.id: item for item in history} if steps_taken else {}
-    for input_id, joined_at in steps_taken.items():
-        if input_id in by_id:
-            injected[min(joined_at, step)].append(by_id[input_id])
-    return injected
-
-
-def _draft_pieces(
-    item: HistoryMessage, injected: dict[int, list[HistoryMessage]], step: int
-) -> Iterable[tuple[HistoryMessage, Sequence[HistoryStep] | None]]:
-    finished = {past.step: past for past in item.steps if past.step < step}
-    pending: list[HistoryStep] = []
-    for number in sorted(finished.keys() | injected.keys()):
-        if number in injected:
-            yield item, pending
-            pending = []
-            yield from ((record, None) for record in injected[number])
-        if number in finished:
-            pending.append(finished[number])
-    yield item, pending
-
-
 def _own_approvals(history: Sequence[HistoryMessage]) -> frozenset[tuple[str, str]]:
     """The approvals that our own answers asked for. Looked up only where an answer to one is in the history."""
     if all(item.message.role is not Role.TOOL for item in history):
@@ -209,15 +156,19 @@ class _Walk:
         self._conversation: str | None = None
         self._user_spoke = False
         self._is_compacted = False
-        self._chronology = Chronology()
+        self._chronology = START
 
     def take(self, item: HistoryMessage, own: Sequence[HistoryStep] | None) -> None:
         """Take the next record; `own` are the steps to show of the run's own answer."""
         message = item.message
         if message.conversation_id != self._conversation:
             self._conversation, self._user_spoke, self._is_compacted = message.conversation_id, False, False
-            self._chronology = Chronology()
-        verdict = self._settled(item) if own is None else self._own(item, own)
+            self._chronology = START
+        plain = plain_message(item) if own is None else None
+        if plain is not None:
+            verdict = self._plain(item, plain)
+        else:
+            verdict = self._settled(item) if own is None else self._own(item, own)
         if self._verdicts.get(message.id) is not Verdict.PROJECTED:
             self._verdicts[message.id] = verdict
 
@@ -241,7 +192,8 @@ class _Walk:
         """Note what stands for a record; nothing does for an empty one."""
         if not told:
             return Verdict.EMPTY
-        self._told[item.message.id] = self._told.get(item.message.id, _NOTHING) | told
+        before = self._told.get(item.message.id)
+        self._told[item.message.id] = told if before is None else before | told
         return Verdict.PROJECTED
 
     def _own(self, item: HistoryMessage, steps: Sequence[HistoryStep]) -> Verdict:
@@ -253,34 +205,36 @@ class _Walk:
         self.writer.yield_floor()
         return self._heard(item, self._steps(item, steps, is_live=True))
 
+    def _plain(self, item: HistoryMessage, plain: PromptMessage) -> Verdict:
+        """Write a plain record: of the questions that a settled one is asked, only one can matter to it."""
+        if plain.speaker is Speaker.USER:
+            self._hear_user()
+        elif (refused := self._leads(item)) is not None:
+            return refused
+        self.writer.say(plain)
+        return self._heard(item, TEXT)
+
     def _settled(self, item: HistoryMessage) -> Verdict:
         """Write one settled record. The order of the questions is that of the rules: the first that matters decides."""
         message = item.message
         if not is_speakable(message.status, self._options.failed_assistant):
             return Verdict.SUPERSEDED if message.status is MessageStatus.SUPERSEDED else Verdict.UNFINISHED
-        plain = plain_message(item)
         if message.role is Role.USER:
-            return self._user(item) if plain is None else self._plain_user(item, plain)
+            return self._user(item)
         if message.role in (Role.SYSTEM, Role.SUMMARY):
             return self._carried(item)
         if (refused := self._leads(item)) is not None:
             return refused
         if message.role is Role.TOOL:
             return self._answers(item)
-        if plain is not None:
-            self.writer.say(plain)
-            return self._heard(item, TEXT)
         return self._assistant(item)
 
-    def _plain_user(self, item: HistoryMessage, plain: PromptMessage) -> Verdict:
+    def _hear_user(self) -> None:
         self._chronology = self._chronology.after_user()
         self._user_spoke = True
-        self.writer.say(plain)
-        return self._heard(item, TEXT)
 
     def _user(self, item: HistoryMessage) -> Verdict:
-        self._chronology = self._chronology.after_user()
-        self._user_spoke = True
+        self._hear_user()
         message = item.message
         said: list[PromptPart] = []
         told: set[str] = set()

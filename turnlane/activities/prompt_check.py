@@ -9,12 +9,8 @@ from typing import NamedTuple
 from turnlane.records.messages import TextPart, ToolCallPart, ToolResultPart
 from turnlane.records.prompt import Prompt, PromptMessage, PromptPart, Speaker
 
-_MAY_FOLLOW = {
-    Speaker.USER: {Speaker.USER, Speaker.ASSISTANT},
-    Speaker.ASSISTANT: {Speaker.USER, Speaker.TOOL},
-    Speaker.TOOL: {Speaker.USER, Speaker.ASSISTANT},
-}
-"""Who may speak after whom. Users may speak twice: adapters merge them where a provider wants that."""
+_OTHER_THAN_USER = {Speaker.ASSISTANT: Speaker.TOOL, Speaker.TOOL: Speaker.ASSISTANT}
+"""Who but a user may speak after whom. Users may speak twice: adapters merge them where a provider wants that."""
 
 
 class Fault(NamedTuple):
@@ -34,19 +30,26 @@ def check_prompt(prompt: Prompt) -> list[Fault]:
     """
     messages = prompt.messages
     faults = [] if messages else [Fault(None, "nothing is said")]
+    plain = [_is_plain_text(message) for message in messages]
     for place, message in enumerate(messages):
-        if not _is_plain_text(message):
+        if not plain[place]:
             faults.extend(_fault(messages, place, words) for words in _message_faults(message))
     for place, (one, two) in enumerate(pairwise(messages)):
-        if two.speaker not in _MAY_FOLLOW[one.speaker]:
+        if not _may_follow(one.speaker, two.speaker):
             faults.append(_fault(messages, place + 1, f"{two.speaker} speaks after {one.speaker}"))
-    faults.extend(_pairing_faults(messages))
+    faults.extend(_pairing_faults(messages, plain))
     faults.extend(Fault(None, "a blank system text") for given in prompt.system_texts if not given.text.strip())
     return faults
 
 
 def _fault(messages: Sequence[PromptMessage], place: int, words: str) -> Fault:
     return Fault(messages[place].record_id, f"message {place}: {words}")
+
+
+def _may_follow(one: Speaker, two: Speaker) -> bool:
+    if one is Speaker.USER:
+        return two is not Speaker.TOOL
+    return two is Speaker.USER or two is _OTHER_THAN_USER[one]
 
 
 def _is_plain_text(message: PromptMessage) -> bool:
@@ -69,10 +72,12 @@ def _message_faults(message: PromptMessage) -> Iterator[str]:
         yield "results stand in tool messages, and nothing else does"
 
 
-def _pairing_faults(messages: Sequence[PromptMessage]) -> Iterator[Fault]:
+def _pairing_faults(messages: Sequence[PromptMessage], plain: Sequence[bool]) -> Iterator[Fault]:
     seen: set[str] = set()
     owed: list[str] = []
     for place, message in enumerate(messages):
+        if plain[place] and not owed:
+            continue
         if owed and message.speaker is not Speaker.TOOL:
             yield _fault(messages, place - 1, "its calls are not answered by the message behind it")
             owed = []
