@@ -7,8 +7,9 @@ import json
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import Connection, select
 
 from turnlane.records.approvals import ApprovalState
@@ -53,6 +54,8 @@ from turnlane.store.tables import (
     SegmentRow,
     table_of,
 )
+
+R = TypeVar("R", bound=BaseModel)
 
 
 class Kept(NamedTuple):
@@ -113,35 +116,23 @@ def archive_of(
     )
 
 
+def _alike(kind: type[R], row: Any, /, **other: Any) -> R:
+    """A record with what a row has under the names of its fields, but for `other`."""
+    return kind(**{name: getattr(row, name) for name in kind.model_fields if name not in other}, **other)
+
+
 def _snapshot(kept: Kept, head: ConversationRow) -> ArchivedSnapshot:
-    return ArchivedSnapshot(
+    return _alike(
+        ArchivedSnapshot,
+        head,
         conversation_id=head.id,
-        version=head.version,
-        agent=head.agent,
-        tenant=head.tenant,
-        model=head.model,
-        epoch=head.epoch,
-        lane_seq=head.lane_seq,
-        last_order=head.last_order,
-        next_position=head.next_position,
-        first_position=head.first_position,
         spent=_tally(head.spent),
         inherited=_tally(head.inherited),
-        created_at=head.created_at,
-        updated_at=head.updated_at,
         runs=tuple(map(_run, kept.runs)),
         messages=tuple(_messages(kept)),
-        seeds=tuple(
-            ArchivedSeed(seed_key=row.seed_key, message_ids=load_ids(row.message_ids), created_at=row.created_at)
-            for row in kept.seeds
-        ),
-        entries=tuple(map(_entry, kept.entries)),
-        unchanged=tuple(
-            ArchivedNoChange(
-                mutation_seq=row.mutation_seq, digest=row.digest, version=row.version, ledger_seq=row.ledger_seq
-            )
-            for row in kept.unchanged
-        ),
+        seeds=tuple(_alike(ArchivedSeed, row, message_ids=load_ids(row.message_ids)) for row in kept.seeds),
+        entries=tuple(_alike(ArchivedEntry, row, kind=EntryKind(row.kind)) for row in kept.entries),
+        unchanged=tuple(_alike(ArchivedNoChange, row) for row in kept.unchanged),
     )
 
 
@@ -150,19 +141,13 @@ def _tally(text: str | None) -> Tally | None:
 
 
 def _run(row: RunRow) -> ArchivedRun:
-    return ArchivedRun(
+    return _alike(
+        ArchivedRun,
+        row,
         run=run_record(row),
         context=load_object(row.context),
         abort_reason=None if row.abort_reason is None else AbortReason(row.abort_reason),
-        fence_step=row.fence_step,
-        fence_attempt=row.fence_attempt,
-        fence_model=row.fence_model,
-        attempt_open=row.attempt_open,
-        steps_done=row.steps_done,
-        checkpoint_seq=row.checkpoint_seq,
         prepared=load_object(row.prepared),
-        started_at=row.started_at,
-        first_output_at=row.first_output_at,
     )
 
 
@@ -171,44 +156,22 @@ def _messages(kept: Kept) -> Iterable[ArchivedMessage]:
     for row in kept.segments:
         pieces[row.message_id].append(_segment(row))
     for message in kept.messages:
-        yield ArchivedMessage(
-            id=message.id,
-            run_id=message.run_id,
+        yield _alike(
+            ArchivedMessage,
+            message,
             role=Role(message.role),
             status=MessageStatus(message.status),
-            position=message.position,
-            place=message.place,
-            compacted=message.compacted,
             metadata=load_object(message.details),
-            created_at=message.created_at,
-            updated_at=message.updated_at,
             segments=tuple(pieces[message.id]),
         )
 
 
 def _segment(row: SegmentRow) -> ArchivedSegment:
-    return ArchivedSegment(
-        step=row.step,
-        slot=row.slot,
-        kind=row.kind,
-        call_id=row.call_id,
-        tool_name=row.tool_name,
-        started_at=row.started_at,
-        approval_id=row.approval_id,
+    return _alike(
+        ArchivedSegment,
+        row,
         approval=None if row.approval is None else ApprovalState(row.approval),
-        approval_expires_at=row.approval_expires_at,
         parts=None if row.parts is None else load_parts(row.parts),
-    )
-
-
-def _entry(row: DurableEntryRow) -> ArchivedEntry:
-    return ArchivedEntry(
-        scope=row.scope,
-        kind=EntryKind(row.kind),
-        name=row.name,
-        entry=row.entry,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
     )
 
 
