@@ -239,6 +239,12 @@ def _event(archive: Json, kind: str) -> Json:
     return found
 
 
+def _asked(archive: Json) -> list[Json]:
+    """The calls that were asked about."""
+    pieces = [piece for message in _snapshot(archive)["messages"] for piece in message["segments"]]
+    return [piece for piece in pieces if piece["approval_id"] is not None]
+
+
 def _swap_first_events(archive: Json) -> None:
     archive["events"][0], archive["events"][1] = archive["events"][1], archive["events"][0]
 
@@ -280,6 +286,17 @@ BROKEN: dict[str, Callable[[Json], object]] = {
     "a receipt that does not fit": lambda archive: _event(archive, "accept")["payload"]["effect"].update(receipt={}),
     "a transition without effect": lambda archive: _event(archive, "accept")["payload"].pop("effect"),
     "notes that do not fit": lambda archive: archive["events"][0].update(notes=[{"type": "gossip"}]),
+    "two approvals under one id": lambda archive: _asked(archive)[1].update(approval_id="apr-c-2"),
+    "two seeds under one key": lambda archive: _snapshot(archive)["seeds"].append(_snapshot(archive)["seeds"][0]),
+    "two mutations at one place": lambda archive: archive["events"][1]["mutation"].update(seq=1),
+    "two events under one once-key": lambda archive: [
+        event.update(once_key="once") for event in archive["events"] if event["kind"] == "provider/request"
+    ],
+    "a number that no store takes": lambda archive: _snapshot(archive).update(next_position=2**63),
+    "a code that is too long": lambda archive: _snapshot(archive)["messages"][0]["segments"][0].update(kind="x" * 33),
+    "a digest that is too long": lambda archive: _event(archive, "accept")["payload"]["effect"]["receipt"].update(
+        content_digest="d" * 129
+    ),
     "content that was forged": _forge_spill,
     "content that is no base64": lambda archive: archive["spills"][0].update(base64="A"),
     "content of another size": lambda archive: archive["spills"][0].update(size=5),

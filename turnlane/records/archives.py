@@ -28,13 +28,14 @@ ARCHIVE_VERSION: Final = 1
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Key = Annotated[str, Field(min_length=1, max_length=256)]
+Code = Annotated[str, Field(min_length=1, max_length=32)]
 
 
 class ArchivedMutation(Record):
     """Which of the lane's mutations an event is, so that a repeat of it is answered as the first time."""
 
     seq: int
-    digest: str
+    digest: Code
     epoch: int
     revisions: dict[str, int]
 
@@ -69,7 +70,7 @@ class ArchivedSegment(Record):
 
     step: Count
     slot: Count
-    kind: Name
+    kind: Code
     call_id: RecordId | None = None
     tool_name: Key | None = None
     started_at: Timestamp | None = None
@@ -118,7 +119,7 @@ class ArchivedNoChange(Record):
     """A mutation that changed nothing, and what it was answered."""
 
     mutation_seq: int
-    digest: str
+    digest: Code
     version: Version
     ledger_seq: int
 

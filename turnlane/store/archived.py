@@ -28,6 +28,7 @@ from turnlane.store.describe import describe_parts
 from turnlane.store.work import KNOWN_KINDS
 
 _FIELDS_TOLD = 8
+_DIGEST_CHARACTERS = 128
 
 
 def refuse(message: str, /, **where: Any) -> NoReturn:
@@ -55,7 +56,7 @@ def check(archive: Archive) -> None:
     _check_admissions(archive)
     for spill in archive.spills:
         _check_spill(spill)
-    _check_unique("content", (spill.reference for spill in archive.spills))
+    _check_keys(archive)
 
 
 def _check_unique(what: str, names: Iterable[Any]) -> None:
@@ -64,6 +65,19 @@ def _check_unique(what: str, names: Iterable[Any]) -> None:
         if name in known:
             refuse(f"the archive has two of one {what}", name=str(name))
         known.add(name)
+
+
+def _check_keys(archive: Archive) -> None:
+    """Refuse two of what a store has one of."""
+    snapshot = archive.snapshot
+    pieces = [piece for message in snapshot.messages for piece in message.segments]
+    mutations = [event.mutation.seq for event in archive.events if event.mutation is not None]
+    _check_unique("content", (spill.reference for spill in archive.spills))
+    _check_unique("approval", (piece.approval_id for piece in pieces if piece.approval_id is not None))
+    _check_unique("seed", (seed.seed_key for seed in snapshot.seeds))
+    _check_unique("entry of a tool", ((entry.scope, entry.kind, entry.name) for entry in snapshot.entries))
+    _check_unique("mutation", (*mutations, *(each.mutation_seq for each in snapshot.unchanged)))
+    _check_unique("once-key", ((each.kind, each.once_key) for each in archive.events if each.once_key is not None))
 
 
 # --- the ledger ---------------------------------------------------------------------------------
@@ -116,9 +130,12 @@ def receipts_of(archive: Archive) -> list[tuple[Receipt, int]]:
 
 def _receipt(event: ArchivedEvent, effect: JsonObject) -> Receipt:
     try:
-        return Receipt.model_validate_json(canonical_json(effect.get("receipt")))
+        receipt = Receipt.model_validate_json(canonical_json(effect.get("receipt")))
     except ValidationError as error:
         refuse("an admission's receipt does not fit", seq=event.seq, fields=misfits(error)[:_FIELDS_TOLD])
+    if len(receipt.content_digest) > _DIGEST_CHARACTERS:
+        refuse("an admission's receipt does not fit", seq=event.seq, fields=["content_digest: too long"])
+    return receipt
 
 
 # --- the records --------------------------------------------------------------------------------

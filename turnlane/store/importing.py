@@ -26,7 +26,7 @@ from turnlane.records.archives import (
 )
 from turnlane.records.base import canonical_json
 from turnlane.records.spending import Tally
-from turnlane.store.archived import receipts_of
+from turnlane.store.archived import receipts_of, refuse
 from turnlane.store.rows import Row, dump_ids, dump_object, dump_parts, dump_usage
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import (
@@ -42,6 +42,8 @@ from turnlane.store.tables import (
     SegmentRow,
 )
 
+LARGEST = 2**63 - 1
+
 Rows = tuple[type[SQLModel], list[Any]]
 
 
@@ -49,7 +51,7 @@ def rows_of(archive: Archive, now: datetime) -> list[Rows]:
     """Return the rows of a conversation that was checked, table by table in an order that foreign keys allow."""
     snapshot = archive.snapshot
     here = snapshot.conversation_id
-    return [
+    rows: list[Rows] = [
         (ConversationRow, [_head(archive, now)]),
         (RunRow, [_run_row(run) for run in snapshot.runs]),
         (MessageRow, [_message_row(here, message) for message in snapshot.messages]),
@@ -61,6 +63,11 @@ def rows_of(archive: Archive, now: datetime) -> list[Rows]:
         (NoChangeRow, [_alike(NoChangeRow, each, conversation_id=here) for each in snapshot.unchanged]),
         (BlobRow, [_blob_row(here, spill) for spill in archive.spills]),
     ]
+    for _, records in rows:
+        for record in records:
+            if any(isinstance(value, int) and abs(value) > LARGEST for value in vars(record).values()):
+                refuse("a number is too large for a store")
+    return rows
 
 
 def insert_conversation(connection: Connection, rows: Iterable[Rows]) -> None:
