@@ -7,7 +7,7 @@ quotes nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from turnlane.records.messages import Message, Part, Role
 from turnlane.records.misfits import misfits
 from turnlane.records.mutations import MutationKind
 from turnlane.records.runs import RunState
+from turnlane.store.content import CALL
 from turnlane.store.delivery import NOTES
 from turnlane.store.describe import describe_parts
 from turnlane.store.work import KNOWN_KINDS
@@ -85,6 +86,7 @@ def _check_keys(archive: Archive) -> None:
 
 def _check_ledger(archive: Archive) -> None:
     events = archive.events
+    messages = {message.id for message in archive.snapshot.messages}
     for seq, event in enumerate(events, 1):
         if event.conversation_id != archive.conversation_id:
             refuse("the archive holds an event of another conversation", seq=event.seq)
@@ -94,7 +96,7 @@ def _check_ledger(archive: Archive) -> None:
             refuse(
                 "the ledger has an event of a kind that this release must know and does not", seq=seq, kind=event.kind
             )
-        _check_notes(event)
+        _check_notes(event, messages)
     _check_unique("event id", (event.event_id for event in events))
     if any(after.version < before.version for before, after in pairwise(events)):
         refuse("the versions of the ledger go back")
@@ -102,11 +104,14 @@ def _check_ledger(archive: Archive) -> None:
         refuse("the records are not at the version at which the ledger ends", version=archive.snapshot.version)
 
 
-def _check_notes(event: ArchivedEvent) -> None:
+def _check_notes(event: ArchivedEvent, messages: Collection[str]) -> None:
+    """Refuse notes that watchers could not be told, and those that name a message that is not there."""
     try:
-        NOTES.validate_json(canonical_json(list(event.notes)))
+        notes = NOTES.validate_json(canonical_json(list(event.notes)))
     except ValidationError as error:
         refuse("an event's notes do not fit", seq=event.seq, fields=misfits(error)[:_FIELDS_TOLD])
+    if any(note.message_id is not None and note.message_id not in messages for note in notes):
+        refuse("an event's notes name a message that is missing", seq=event.seq)
 
 
 def transitions_of(events: Iterable[ArchivedEvent], *kinds: MutationKind) -> Iterable[tuple[ArchivedEvent, JsonObject]]:
@@ -178,6 +183,8 @@ def _check_messages(archive: Archive) -> None:
 
 def _check_content(message: ArchivedMessage) -> None:
     _check_unique("piece of a message", ((message.id, piece.step, piece.slot) for piece in message.segments))
+    if any(piece.parts is None and piece.kind != CALL for piece in message.segments):
+        refuse("a piece of a message says nothing", message_id=message.id)
     try:
         Message(
             id=message.id,
