@@ -1,4 +1,4 @@
-"""Archives that were changed anywhere: an import refuses one as invalid, or what it writes can be read and continued."""
+"""Archives that were changed anywhere: one is refused as invalid, or what it becomes can be read and continued."""
 
 from __future__ import annotations
 

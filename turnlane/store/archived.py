@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from turnlane.records.admissions import Receipt
-from turnlane.records.archives import Archive, ArchivedEvent, ArchivedMessage, ArchivedSpill
+from turnlane.records.archives import Archive, ArchivedEvent, ArchivedMessage, ArchivedSegment, ArchivedSpill
 from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.errors import ArchiveInvalidError
 from turnlane.records.files import blob_id_of
@@ -183,7 +183,7 @@ def _check_messages(archive: Archive) -> None:
 
 def _check_content(message: ArchivedMessage) -> None:
     _check_unique("piece of a message", ((message.id, piece.step, piece.slot) for piece in message.segments))
-    if any(piece.parts is None and piece.kind != CALL for piece in message.segments):
+    if any(piece.parts is None and not _is_call(piece) for piece in message.segments):
         refuse("a piece of a message says nothing", message_id=message.id)
     try:
         Message(
@@ -199,6 +199,10 @@ def _check_content(message: ArchivedMessage) -> None:
         )
     except ValidationError as error:
         refuse("a message does not fit", message_id=message.id, fields=misfits(error)[:_FIELDS_TOLD])
+
+
+def _is_call(piece: ArchivedSegment) -> bool:
+    return piece.kind == CALL and piece.call_id is not None and piece.tool_name is not None
 
 
 def parts_of(message: ArchivedMessage) -> tuple[Part, ...]:
