@@ -7,20 +7,22 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from temporalio.client import Client
 
 from turnlane.agent import Agent, ScriptedModel
 from turnlane.agent.models import Say
-from turnlane.client import Turnlane
+from turnlane.client import Ticket, Turnlane
 from turnlane.client.dev_config import DYNAMIC_CONFIG, DevConfig, load_config
 from turnlane.client.dev_server import DevServer, find_binary
 from turnlane.client.settings import resolve
 from turnlane.client.stack import Stack
 from turnlane.records.errors import StackError
-from turnlane.records.events import AssistantDeltaEvent
+from turnlane.records.events import AssistantDeltaEvent, Event, TerminalEvent
 from turnlane.store.bus_socket import SocketBus
 from turnlane.store.sql import open_store
 
@@ -176,6 +178,19 @@ async def test_a_stack_answers_and_leaves_nothing_running(config: DevConfig) -> 
     assert not bus.exists()
 
 
+async def _deltas(watched: AsyncGenerator[Event, None], ticket: Ticket) -> str:
+    """What is streamed of the input's answer, until it ends."""
+    assert ticket.admission is not None
+    told = ""
+    async with asyncio.timeout(PATIENCE):
+        async for event in watched:
+            if event.run_id == ticket.admission.run_id and isinstance(event, AssistantDeltaEvent):
+                told += event.text_delta
+            elif event.run_id == ticket.admission.run_id and isinstance(event, TerminalEvent):
+                return told
+    raise AssertionError("the events ended before the run")
+
+
 async def test_other_processes_find_a_stack_and_share_its_bus(config: DevConfig, tmp_path: Path) -> None:
     env = {"TEMPORAL_CONFIG_FILE": os.devnull}
     async with Stack(config, agents=[agent()], workers=2) as stack:
@@ -185,14 +200,18 @@ async def test_other_processes_find_a_stack_and_share_its_bus(config: DevConfig,
         client = await Turnlane.connect(
             settings.target, store=store, bus=bus, task_queue=settings.task_queue, answer_seconds=PATIENCE
         )
-        ticket = await client.submit("c", "a question")
-        events = [event async for event in ticket.events()]
+        watched = cast(AsyncGenerator[Event, None], client.events("c", from_seq=0))
+        await (await client.submit("c", "a question")).result(timeout=PATIENCE)
+        # Who was told something has subscribed, and so hears all of the next answer.
+        await anext(watched)
+        ticket = await client.submit("c", "another question")
+        told = await _deltas(watched, ticket)
+        await watched.aclose()
         await client.close()
         await bus.close()
         await store.close()
         found = stack.dev_file
 
-    told = "".join(event.text_delta for event in events if isinstance(event, AssistantDeltaEvent))
     assert "an answer" == told
     assert (found.address, found.store, found.bus) == (settings.target, settings.store, settings.bus)
     assert resolve(environment=env, folder=tmp_path).store is None
