@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conftest import Bench
-from tests.integration.stage import BOUND
 from tests.integration.talks import Talk
+from tests.integration.watching import Watch
 from turnlane.agent import tool
 from turnlane.client import Result
 from turnlane.records.events import Event
@@ -49,6 +49,6 @@ async def ledger(talk: Talk, bench: Bench, kind: LedgerKind) -> list[dict[str, A
 
 async def heard_until_end(talk: Talk) -> tuple[Result, list[Event]]:
     """One turn, and everything that was told of it."""
-    ticket = await talk.submit("hi")
-    heard = [event async for event in ticket.events()]
-    return await ticket.result(BOUND), heard
+    watch = Watch(talk.client.events(talk.conversation, from_seq=0))
+    result = await talk.turn()
+    return result, await watch.finished()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.stage import BOUND
+from tests.integration.watching import Watch
 from turnlane.agent import Agent, ModelDescriptor, ModelRegistry, tool
 from turnlane.agent.context import ContextBudget
 from turnlane.agent.models import Action, Call, Fail, Pause, Say, ScriptedModel, ScriptedRequest
@@ -163,8 +164,10 @@ async def test_a_run_stays_with_its_fallback_and_the_next_run_starts_with_the_fi
 async def test_watchers_forget_what_the_first_model_said(bench: Bench, serve: Serve, conversation: str) -> None:
     cast = Cast()
     await serve(agent(cast.failing("one", REFUSED_KEY), cast.saying("two")))
-    ticket = await bench.client().submit(conversation, "hi")
-    heard = [event async for event in ticket.events()]
+    client = bench.client()
+    watch = Watch(client.events(conversation, from_seq=0))
+    await client.submit(conversation, "hi")
+    heard = await watch.finished()
 
     (reset,) = [event for event in heard if isinstance(event, AttemptResetEvent)]
     deltas = [event for event in heard if isinstance(event, AssistantDeltaEvent)]

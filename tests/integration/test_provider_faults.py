@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Bench
+from tests.integration.faulty_turns import heard_until_end
 from tests.integration.stage import BOUND
-from tests.integration.talks import WIRES, Talk, Talks, look
+from tests.integration.talks import WIRES, Talks, look
 from turnlane.agent import tool
 from turnlane.agent.models import AnthropicModel, Model, OpenAIChatModel, OpenAIModel
 from turnlane.client import Result
@@ -23,8 +24,6 @@ from turnlane.records.events import (
     AssistantCheckpointEvent,
     AssistantDeltaEvent,
     AttemptResetEvent,
-    Event,
-    TerminalEvent,
 )
 from turnlane.records.messages import ReasoningPart, ToolOutcome, ToolResultPart
 from turnlane.records.runs import FailureClass, TerminalReason
@@ -132,11 +131,7 @@ PASSING: dict[str, Step] = {
 async def test_a_fault_that_passes_costs_one_attempt(talks: Talks, kind: type[Model], fault: Step) -> None:
     talk = await talks.open(kind, fault, Pass("the answer"))
 
-    heard: list[Event] = []
-    watching = asyncio.create_task(_watch(talk, heard))
-    result = await talk.turn()
-    async with asyncio.timeout(BOUND):
-        await watching
+    result, heard = await heard_until_end(talk)
 
     assert (TerminalReason.SUCCESS, "the answer") == (result.reason, result.text)
     first, second = talk.bodies
@@ -144,14 +139,6 @@ async def test_a_fault_that_passes_costs_one_attempt(talks: Talks, kind: type[Mo
     (reset,) = [event for event in heard if isinstance(event, AttemptResetEvent)]
     after = [event.text_delta for event in heard[heard.index(reset) :] if isinstance(event, AssistantDeltaEvent)]
     assert "the answer" == "".join(after)
-
-
-async def _watch(talk: Talk, heard: list[Event]) -> None:
-    """Hear everything, from before the first turn to its end."""
-    async for event in talk.client.events(talk.conversation, from_seq=0):
-        heard.append(event)
-        if isinstance(event, TerminalEvent):
-            return
 
 
 async def test_a_fault_after_a_tool_call_does_not_make_the_call_again(talks: Talks, kind: type[Model]) -> None:

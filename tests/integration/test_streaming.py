@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Bench, Serve
 from tests.integration.play import Play, look, open_play, run_id
 from tests.integration.stage import BOUND, HeldStore
+from tests.integration.watching import Watch
 from turnlane.agent import Agent
 from turnlane.agent.models import Action, Call, Say, ScriptedModel, ScriptedRequest, Think
 from turnlane.client import Ticket, Turnlane
@@ -53,36 +54,6 @@ async def talk(bench: Bench, serve: Serve, conversation: str) -> AsyncIterator[t
     """A client, and a conversation with a model that thinks, looks and answers."""
     await serve(Agent(name="watched", model=ScriptedModel(script=_turn), tools=[look], checkpoint_every=3))
     yield bench.client(), conversation
-
-
-class Watch:
-    """Somebody who collects events in the background, up to a number of terminals."""
-
-    def __init__(self, events: AsyncIterator[Event], terminals: int = 1) -> None:
-        self.events: list[Event] = []
-        self._left = terminals
-        self._changed = asyncio.Condition()
-        self._task = asyncio.create_task(self._collect(events))
-
-    async def _collect(self, events: AsyncIterator[Event]) -> None:
-        async for event in events:
-            async with self._changed:
-                self.events.append(event)
-                self._changed.notify_all()
-            self._left -= isinstance(event, TerminalEvent)
-            if self._left == 0:
-                return
-
-    async def until(self, kind: str) -> None:
-        """Return once an event of this type was told."""
-        async with asyncio.timeout(BOUND), self._changed:
-            await self._changed.wait_for(lambda: any(event.type == kind for event in self.events))
-
-    async def finished(self) -> list[Event]:
-        """Everything."""
-        async with asyncio.timeout(BOUND):
-            await self._task
-        return self.events
 
 
 async def collected(ticket: Ticket) -> list[Event]:
