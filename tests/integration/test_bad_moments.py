@@ -16,7 +16,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import PayloadCodec
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import Play, open_play
+from tests.integration.play import Play, anything, open_play
 from tests.integration.stage import BOUND, HeldStore, until
 from turnlane.client import Turnlane
 from turnlane.records.admissions import RecordIds
@@ -59,7 +59,7 @@ async def test_a_signal_that_was_being_checked_when_its_lane_was_superseded_is_a
     kept = bench.store
     held = HeldStore(DivergingStore(kept, MutationKind.TERMINAL), "find_collisions")
     bench.store = held  # type: ignore[assignment]
-    play = await open_play(bench, serve, conversation, settings=LaneSettings(local_seconds=1))
+    play = await open_play(bench, serve, conversation, settings=LaneSettings(local_seconds=1), accept=anything)
     bench.store = play.store = kept
     play.client = bench.client()
     a = await play.submit("A")

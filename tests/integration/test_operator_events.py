@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Bench, Serve
 from tests.integration.looping import MARK
-from tests.integration.play import Play, open_play, run_id
+from tests.integration.play import Play, anything, open_play, run_id
 from tests.integration.stage import BOUND, Stage, until
 from tests.integration.talks import Talks
 from turnlane.activities.operator_sink import OperatorSink
@@ -24,7 +24,7 @@ from turnlane.records.mutations import CommitBatch, Mutation, MutationKind, Sett
 from turnlane.records.operator_events import OperatorEvent, RunStarted, RunTerminal, StepFinished
 from turnlane.records.runs import Failure, FailureClass, OperationPhase, RunState, TerminalReason
 from turnlane.records.usage import Provenance, Usage
-from turnlane.store.payloads import Committed
+from turnlane.store.payloads import Committed, StepFinish, Written
 from turnlane.store.sql import SqlStore
 from turnlane.testing.fault_plan import CutAfter, Figures, Gate, HttpError, Pass, Step, ToolCalls, ToolUse
 
@@ -268,7 +268,7 @@ async def test_who_comes_second_to_the_end_tells_what_it_spent_and_goes_by_the_f
 ) -> None:
     store, rival = bench.store, Rival(bench.store)
     bench.store = rival  # type: ignore[assignment]
-    play = await open_play(bench, serve, conversation, sink=operator.sink)
+    play = await open_play(bench, serve, conversation, sink=operator.sink, accept=anything)
     bench.store = play.store = store
     play.client = bench.client()
     async with bench.bus.subscribe(conversation) as delivered:
@@ -298,14 +298,20 @@ async def test_who_comes_second_to_the_end_tells_what_it_spent_and_goes_by_the_f
 
 
 class Failing:
-    """A store that refuses for good to end a run, once."""
+    """A store that refuses for good to end a run: with its last step always, by its lane once."""
 
     def __init__(self, store: SqlStore) -> None:
-        self.failed = 0
+        self.failed = self.unsettled = 0
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    async def finish_step(self, finish: StepFinish, now: datetime) -> Written:
+        if finish.settles:
+            self.unsettled += 1
+            raise StoreIntegrityError("the records disagree")
+        return await self._store.finish_step(finish, now)
 
     async def commit(self, batch: CommitBatch, now: datetime) -> Committed:
         if not self.failed and any(mutation.kind is MutationKind.TERMINAL for mutation in batch.mutations):
@@ -327,6 +333,7 @@ async def test_an_end_that_cannot_be_stored_is_told_with_what_was_spent_and_the_
 
     # The lane opens again, finds the answer complete, and ends the run with it.
     assert (1, 1, TerminalReason.SUCCESS) == (failing.failed, len(talk.bodies), result.reason)
+    assert 1 == failing.unsettled
     assert (RunState.RUNNING, TerminalReason.SUCCESS) == (refused.state, refused.reason)
     assert f"{result.run_id}:1:terminal:" in refused.event_id
     assert (RunState.COMPLETED, f"{result.run_id}:terminal:") == (ended.state, ended.event_id.rstrip("0123456789"))

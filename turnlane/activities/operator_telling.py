@@ -79,7 +79,7 @@ class ToldCommits:
         ended = {event.run_id for event in committed.events if isinstance(event, TerminalEvent)}
         for event in committed.events:
             if isinstance(event, TerminalEvent):
-                self._sink.emit(_terminal(event))
+                tell_end(self._sink, event)
             elif isinstance(event, RunStateEvent) and event.state is RunState.RUNNING:
                 self._sink.emit(_started(event))
             elif isinstance(event, RunStateEvent) and event.state in _QUIET and event.run_id not in ended:
@@ -186,6 +186,11 @@ def _decided(conversation_id: str, effect: SettleRun, event_id: str, run: Run | 
         failure=effect.failure,
         usage=computed(None if run is None else run.usage),
     )
+
+
+def tell_end(sink: OperatorSink, event: TerminalEvent) -> None:
+    """Tell of the end of a run."""
+    sink.emit(_terminal(event))
 
 
 def tell_attempt(

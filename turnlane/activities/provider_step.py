@@ -20,13 +20,14 @@ from turnlane.activities.budgets import budget_stop
 from turnlane.activities.clock import utc_now
 from turnlane.activities.complete_step import end_of_complete_step
 from turnlane.activities.draft import Draft
-from turnlane.activities.evidence import Spent, keep_late_evidence, request_evidence, response_evidence
+from turnlane.activities.evidence import Spent, request_evidence, response_evidence
 from turnlane.activities.failing import ApplicationFailedError, as_failures, persist, place_of
 from turnlane.activities.finishing import settle_draft
 from turnlane.activities.generated_files import GeneratedFiles
 from turnlane.activities.judging import judge_end
+from turnlane.activities.last_write import LastWrite
 from turnlane.activities.operator_sink import OperatorSink
-from turnlane.activities.operator_telling import tell_attempt
+from turnlane.activities.operator_telling import tell_attempt, tell_end
 from turnlane.activities.preparing import OversizedPromptError, Preparation, Prepared
 from turnlane.activities.progress import Account, Progress
 from turnlane.activities.providers.base import (
@@ -56,18 +57,16 @@ from turnlane.agent.approval_keys import ApprovalKeys
 from turnlane.records.approvals import AskedApproval
 from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError, StoreUnavailableError, TurnlaneError
+from turnlane.records.events import TerminalEvent
 from turnlane.records.messages import ControlReason
 from turnlane.records.prompt import Prompt
 from turnlane.records.runs import Failure, FailureClass, Operation, OperationKind, OperationPhase
-from turnlane.records.steps import RUNS_CALLS, Fence, StepEnd, StepOutcome, StepRequest
+from turnlane.records.steps import RUNS_CALLS, Fence, FinishReason, StepEnd, StepOutcome, StepRequest
 from turnlane.store.bus import EventBus
 from turnlane.store.payloads import StepFinish, StepStart, Written
 from turnlane.store.protocol import Store
 
 logger = logging.getLogger(__name__)
-
-_LAST_WRITE_SECONDS: dict[Cut, float | None] = {Cut.ABORT: None, Cut.SHUTDOWN: 5.0, Cut.LOST: 0.0}
-"""How many seconds the last write of an attempt may take once the activity is cancelled."""
 
 
 class ProviderSteps:
@@ -136,6 +135,7 @@ class _Step:
         self._keys = keys
         self._asked: tuple[AskedApproval, ...] = ()
         self._draft = Draft(agent)
+        self._ended: TerminalEvent | None = None
         self._progress = Progress()
         self._model = agent.own_model
         self._operation = Operation(
@@ -152,6 +152,10 @@ class _Step:
         complete = await end_of_complete_step(self._store, self._agent, request)
         if complete is not None:
             return complete
+        if request.may_settle and activity.info().attempt > 1:
+            settled = await persist(lambda: self._store.find_settled(self._fence, request.assistant_message_id))
+            if settled is not None:
+                return self._settled_before(settled)
         where = (self._fence.conversation_id, self._fence.run_id)
         stop = await persist(lambda: budget_stop(self._store, self._agent, *where))
         if stop is not None:
@@ -171,6 +175,13 @@ class _Step:
             return StepOutcome(end=StepEnd.FAILED, attempt=self._fence.attempt, failure=error.failure)
         await self._begin(prepared, receipt)
         return await self._converse(provider, asked)
+
+    def _settled_before(self, written: Written) -> StepOutcome:
+        """The outcome of a step that an earlier attempt ended the run with, before its worker was lost."""
+        self._hear(written)
+        return StepOutcome(
+            end=StepEnd.FINISHED, attempt=self._fence.attempt, finish=FinishReason.STOP, settled=written.settled
+        )
 
     # --- before the call ------------------------------------------------------------------------
 
@@ -342,9 +353,10 @@ class _Step:
             evidence=response_evidence(self._fence, self._model, finish, self._progress.response_id, account.spent),
             unbilled=account.charged is None,
             keep_parts=not (end is StepEnd.FAILED and failure is not None and failure.retryable),
+            settles=end is StepEnd.FINISHED and failure is None and self._ends_well(),
         )
-        written = await self._write_through(record)
-        tell(self._bus, written.events)
+        written = await LastWrite(self._store, self._audit).write(record)
+        self._hear(written)
         return StepOutcome(
             end=end,
             attempt=self._fence.attempt,
@@ -356,7 +368,19 @@ class _Step:
             operation_id=self._audit.operation_id,
             facts=self._agent.facts if self._agent.facts.digest != self._request.facts_digest else None,
             asked=self._asked if end is StepEnd.FINISHED else (),
+            settled=written.settled,
         )
+
+    def _ends_well(self) -> bool:
+        """Whether the run may end with this answer, and nobody has to judge that."""
+        finish = self._progress.finish
+        is_last = finish is not None and finish.reason is FinishReason.STOP and not self._draft.call_refs()
+        return is_last and self._request.may_settle and self._agent.accept is None
+
+    def _hear(self, written: Written) -> None:
+        """Make known what was written."""
+        self._ended = next((event for event in written.events if isinstance(event, TerminalEvent)), None)
+        tell(self._bus, written.events)
 
     def _account(self) -> Account:
         silent = not self._draft.parts()
@@ -364,31 +388,9 @@ class _Step:
 
     def tell(self, sink: OperatorSink | None) -> None:
         """Tell operators what the attempt came to, also where its run is another's by now: it was paid for."""
-        if sink is not None and self._progress.is_asked:
+        if sink is None:
+            return
+        if self._progress.is_asked:
             tell_attempt(sink, self._fence, self._model, self._operation, self._progress, self._account())
-
-    async def _write_through(self, record: StepFinish) -> Written:
-        """Store the end of the attempt, also when the activity is cancelled meanwhile: it has all there is to store.
-
-        An abort waits for as long as the store is away, since the lane can end the run no sooner; a worker
-        that shuts down gives it a moment, and then leaves the step to another.
-        """
-        write = asyncio.ensure_future(self._store_end(record))
-        try:
-            return await asyncio.shield(write)
-        except asyncio.CancelledError:
-            cut = await why_cut(self._store, self._fence)
-        await asyncio.wait({write}, timeout=_LAST_WRITE_SECONDS[cut])
-        if write.done():
-            return write.result()
-        write.cancel()
-        raise asyncio.CancelledError
-
-    async def _store_end(self, record: StepFinish) -> Written:
-        receipt = await self._audit.close(record.operation.phase, record.usage)
-        record = record.model_copy(update={"evidence": record.evidence | receipt})
-        try:
-            return await persist(lambda: self._store.finish_step(record, utc_now()))
-        except StaleFenceError:
-            await persist(lambda: keep_late_evidence(self._store, record, utc_now()))
-            raise
+        if self._ended is not None:
+            tell_end(sink, self._ended)

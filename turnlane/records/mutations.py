@@ -233,7 +233,10 @@ class CommitReply(Payload):
 
 
 class Landing(NamedTuple):
-    """Where a mutation landed, as the lane's history keeps it: the version, and the revision of the run it is about."""
+    """Where a mutation landed, as the lane's history keeps it: the version, and the revision of the run it is about.
+
+    One about a run that changed nothing has no revision: the run's last step had ended it by then.
+    """
 
     version: int
     revision: int | None = None

@@ -14,6 +14,7 @@ from turnlane.records.calls import CallRef
 from turnlane.records.durable import Suspension
 from turnlane.records.lane import AgentFacts, CompleteStep, Taken
 from turnlane.records.messages import ToolOutcome
+from turnlane.records.mutations import Landing
 from turnlane.records.runs import Failure, FailureClass, RunState
 
 
@@ -57,6 +58,7 @@ class StepRequest(Payload):
     for the agent's own model, 1 for its first fallback and so on. `used_tokens` is what the provider reported as
     the input of the step before, if there was one and it did. `without_files` has files told by their names,
     because the provider refused one of them. `complete` is set where the step's answer is in the store already.
+    With `may_settle` the step that turns out to be the run's last ends the run as well, if it ends it well.
     """
 
     agent: Name
@@ -68,6 +70,7 @@ class StepRequest(Payload):
     used_tokens: Annotated[int | None, UNSAID] = None
     without_files: Annotated[bool, UNSAID] = False
     complete: Annotated[CompleteStep | None, UNSAID] = None
+    may_settle: Annotated[bool, UNSAID] = False
 
 
 class StepEnd(StrEnum):
@@ -87,7 +90,8 @@ class StepOutcome(Payload):
 
     A finished step has a failure as well where its answer was cut or refused, or where judging it failed;
     `rejected` says that the agent does not accept it. `asked` are the approvals of its awaiting calls. `stop`
-    names the policy that stops the run before the call.
+    names the policy that stops the run before the call. `settled` says where the end of the run landed in the
+    store, if the step wrote that as well.
     """
 
     end: StepEnd
@@ -102,6 +106,7 @@ class StepOutcome(Payload):
     rejected: Annotated[bool, UNSAID] = False
     stop: Annotated[Name | None, UNSAID] = None
     operation_id: Annotated[RecordId | None, UNSAID] = None
+    settled: Annotated[Landing | None, UNSAID] = None
 
     @property
     def fault(self) -> Failure:

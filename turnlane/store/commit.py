@@ -24,6 +24,7 @@ from turnlane.records.mutations import (
     CommitOutcome,
     CommitReply,
     CompactRange,
+    Effect,
     Mutation,
     MutationResult,
     PurgeConversation,
@@ -37,7 +38,7 @@ from turnlane.store.curate import choose_model, compact, erase, seed
 from turnlane.store.delivery import Told, load_notes, make_events
 from turnlane.store.effects import Change, admit, request_interrupt, requeue, start
 from turnlane.store.payloads import Committed
-from turnlane.store.settle import settle
+from turnlane.store.settle import find_own_end, settle
 from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import LEDGER, NO_CHANGE, TOMBSTONE, NoChangeRow, TombstoneRow
 from turnlane.store.work import Work, find_conversation
@@ -136,9 +137,12 @@ def _apply(work: Work, batch: CommitBatch, mutation: Mutation) -> MutationResult
 
 
 def _change(work: Work, mutation: Mutation) -> Change | None:
+    """Do what a mutation says; None if it changes nothing."""
     effect, at = mutation.effect, mutation.at
     if isinstance(effect, SeedInputs):
         return seed(work, effect, at)
+    if _comes_late(work, effect):
+        return None
     work.advance()
     match effect:
         case AdmitInput():
@@ -157,6 +161,13 @@ def _change(work: Work, mutation: Mutation) -> Change | None:
             return choose_model(work, effect)
         case _:
             raise StoreIntegrityError("an effect that this release does not know", kind=mutation.kind.value)
+
+
+def _comes_late(work: Work, effect: Effect) -> bool:
+    """Whether the run's last step has ended it while this was on its way."""
+    if not isinstance(effect, RequestInterrupt | SettleRun):
+        return False
+    return find_own_end(work.connection, work.run(effect.run_id)) is not None
 
 
 def _no_changes(work: Work, first: int, last: int) -> Select[Any]:

@@ -18,23 +18,25 @@ from turnlane.records.errors import StaleFenceError
 from turnlane.records.events import Metrics
 from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import MessageStatus, Part
-from turnlane.records.mutations import MutationKind
-from turnlane.records.runs import Operation, OperationPhase, RunState
+from turnlane.records.mutations import Landing, MutationKind, SettleRun
+from turnlane.records.runs import Operation, OperationPhase, RunState, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.records.usage import UNREPORTED, Usage, add_usage, stated
 from turnlane.store.content import CALL, MODEL
 from turnlane.store.curate import plant
-from turnlane.store.delivery import CheckpointNote, Note, OperationNote, make_events
+from turnlane.store.delivery import CheckpointNote, Note, OperationNote, Told, load_notes, make_events
 from turnlane.store.describe import describe_parts
 from turnlane.store.payloads import NewCall, StepFinish, StepStart, Written
 from turnlane.store.rows import dump_parts, dump_usage, load_usage
+from turnlane.store.settle import find_own_end, settle
 from turnlane.store.spending import run_spent
 from turnlane.store.statements import change_row, find_row, insert_rows, new_row
-from turnlane.store.tables import SEGMENT, MessageRow, RunRow, SegmentRow
+from turnlane.store.tables import SEGMENT, ConversationRow, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work, find_conversation, refuse_purged
 
 ONLY_RUNNING = frozenset({RunState.RUNNING})
 ALSO_ASKED_TO_STOP = frozenset({RunState.RUNNING, RunState.INTERRUPT_REQUESTED})
+ALSO_SETTLED = ALSO_ASKED_TO_STOP | {RunState.COMPLETED}
 
 STALE_RUN = "stale-run"
 RUN_INTERRUPTED = "run-interrupted"
@@ -144,11 +146,15 @@ def checkpoint(
 
 
 def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Written:
-    """End this attempt: its output, its calls, what it spent, who answered. Repeated, it changes nothing."""
+    """End this attempt: its output, its calls, what it spent, who answered; and the run, where it settles it.
+
+    Repeated, it changes nothing.
+    """
     fence = finish.fence
-    work, run = check_attempt(connection, fence, finish.assistant_message_id, ALSO_ASKED_TO_STOP)
+    states = ALSO_SETTLED if finish.settles else ALSO_ASKED_TO_STOP
+    work, run = check_attempt(connection, fence, finish.assistant_message_id, states)
     if not run.attempt_open:
-        return unchanged(work, run)
+        return _settled(work, run) or unchanged(work, run)
     parts = finish.parts if finish.keep_parts else ()
     _write_draft(work, run, fence.step, parts, now)
     if finish.keep_parts:
@@ -162,7 +168,39 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
     payload: JsonObject = {"step": fence.step, "assistant": draft, "operation": _operation_json(finish.operation)}
     advance(work, run, now, MutationKind.CHECKPOINT, notes, payload)
     work.record(LedgerKind.PROVIDER_RESPONSE, now, finish.evidence)
+    if finish.settles and run.state == RunState.RUNNING:
+        _settle(work, run, now)
     return written(work, run, now)
+
+
+def _settle(work: Work, run: RunRow, now: datetime) -> None:
+    """End the run as its lane would: a request to stop that the store has not heard of comes too late."""
+    work.advance()
+    change = settle(work, SettleRun(run_id=run.id, reason=TerminalReason.SUCCESS), now)
+    payload: JsonObject = {"type": MutationKind.TERMINAL.value, "effect": change.described}
+    entry = work.record(LedgerKind.TRANSITION, now, payload, notes=change.notes)
+    entry.once_key = run.id
+
+
+def find_settled(connection: Connection, fence: Fence, assistant_id: str) -> Written | None:
+    """Return what was told of the end of a run that this step ended, in whichever attempt; None if it did not."""
+    head = find_row(connection, ConversationRow, fence.conversation_id)
+    run = find_row(connection, RunRow, fence.conversation_id, fence.run_id)
+    if head is None or run is None or head.epoch != fence.epoch:
+        return None
+    named = (run.fencing_token, run.fence_step, run.assistant_message_id)
+    return _settled(Work(connection, head), run) if named == (fence.token, fence.step, assistant_id) else None
+
+
+def _settled(work: Work, run: RunRow) -> Written | None:
+    """Tell the end of a run again, if one of its steps wrote it."""
+    entry = find_own_end(work.connection, run)
+    if entry is None:
+        return None
+    work.told.extend(Told(note, entry.version, entry.occurred_at) for note in load_notes(entry.notes))
+    events = make_events(work.connection, work.conversation_id, work.told)
+    landing = Landing(entry.version, run.revision)
+    return Written(version=entry.version, revision=run.revision, events=events, settled=landing)
 
 
 def _spent(finish: StepFinish) -> Usage | None:
@@ -246,7 +284,8 @@ def written(work: Work, run: RunRow, now: datetime) -> Written:
     """Write everything back and say where it landed."""
     work.flush(now)
     events = make_events(work.connection, work.conversation_id, work.told)
-    return Written(version=work.head.version, revision=run.revision, events=events)
+    settled = Landing(work.head.version, run.revision) if run.state == RunState.COMPLETED else None
+    return Written(version=work.head.version, revision=run.revision, events=events, settled=settled)
 
 
 def unchanged(work: Work, run: RunRow) -> Written:

@@ -7,7 +7,7 @@ from turnlane.records.base import Json, JsonObject, Name, Payload, RecordId, Tim
 from turnlane.records.events import DurableEvent
 from turnlane.records.lane import LaneHead, RunProgress
 from turnlane.records.messages import Message, Part, ToolResultPart
-from turnlane.records.mutations import CommitReply
+from turnlane.records.mutations import CommitReply, Landing
 from turnlane.records.runs import Operation, Run, TerminalReason
 from turnlane.records.steps import Fence
 from turnlane.records.turns import PreparedTurn, Seed
@@ -31,11 +31,13 @@ class Committed(Payload):
 
 
 class Written(Payload):
-    """Where a fenced write landed, and the durable events it made."""
+    """Where a fenced write landed, and the durable events it made. `settled` is where the end of the run landed, if
+    a step wrote that."""
 
     version: int
     revision: int
     events: tuple[DurableEvent, ...] = ()
+    settled: Landing | None = None
 
 
 class StepStart(Payload):
@@ -73,7 +75,8 @@ class StepFinish(Payload):
 
     `usage` is this attempt's own figure (None: it never reported, and unless `unbilled` that makes the run's
     figures floors). A failed attempt that will be tried
-    again leaves no parts. `evidence` is the response identity for the ledger.
+    again leaves no parts. `evidence` is the response identity for the ledger. With `settles` the run ends with the
+    step, as `success`, unless it was asked to stop by then.
     """
 
     fence: Fence
@@ -85,6 +88,7 @@ class StepFinish(Payload):
     evidence: JsonObject
     keep_parts: bool = True
     unbilled: bool = False
+    settles: bool = False
 
 
 class CompactionStart(Payload):

@@ -113,8 +113,14 @@ class LaneStore(Protocol):
     async def finish_step(self, finish: StepFinish, now: Timestamp) -> Written:
         """Store the step's output, calls, usage and response identity.
 
-        Like `checkpoint`, but allowed while an interrupt is requested. Repeating it changes nothing.
+        Like `checkpoint`, but allowed while an interrupt is requested. Repeating it changes nothing. With `settles`
+        the run ends in the same transaction, unless an interrupt is requested: see `Written.settled`. What a
+        lane then commits about the run changes nothing.
         """
+        ...
+
+    async def find_settled(self, fence: Fence, assistant_message_id: str) -> Written | None:
+        """Return where the end of a run landed, with its event, if a step wrote it: this one, in any attempt."""
         ...
 
     async def begin_compaction(self, start: CompactionStart, now: Timestamp) -> Written:

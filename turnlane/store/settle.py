@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
 
 from turnlane.records.base import elapsed_ms
 from turnlane.records.events import Metrics
+from turnlane.records.ledger import LedgerKind
 from turnlane.records.messages import ControlPart, MessageStatus
 from turnlane.records.mutations import Absorption, SettleRun
 from turnlane.records.runs import ENDINGS, LIVE_STATES, RunState, TerminalReason
@@ -19,7 +23,7 @@ from turnlane.store.order import move_block
 from turnlane.store.rows import dump_ids, dump_parts, dump_usage, load_ids, load_usage, run_record
 from turnlane.store.spending import count_spend, run_spent
 from turnlane.store.statements import change_row, insert_rows, new_row
-from turnlane.store.tables import MessageRow, RunRow, SegmentRow
+from turnlane.store.tables import LEDGER, MessageRow, RunRow, SegmentRow
 from turnlane.store.work import Work
 
 _ANSWERED = frozenset(
@@ -47,6 +51,14 @@ def settle(work: Work, effect: SettleRun, at: datetime) -> Change:
     _end_run(work, run, effect, ending.state)
     work.touch(run, at)
     return Change((run, *absorbed), _notes(run, effect, absorbed, at), describe_effect(effect))
+
+
+def find_own_end(connection: Connection, run: RunRow) -> Any | None:
+    """Return the ledger's row of the end of a run that its own last step wrote, before the lane heard of it."""
+    if run.terminal_reason != TerminalReason.SUCCESS:
+        return None
+    where = (LEDGER.c.conversation_id == run.conversation_id, LEDGER.c.kind == LedgerKind.TRANSITION)
+    return connection.execute(select(LEDGER).where(*where, LEDGER.c.once_key == run.id)).first()
 
 
 def _may_end(run: RunRow, state: RunState) -> bool:

@@ -136,6 +136,11 @@ class SqlStore(SqlArchives):
     async def finish_step(self, finish: StepFinish, now: datetime) -> Written:
         return await self._database.write(lambda connection: fenced.finish_step(connection, finish, now))
 
+    async def find_settled(self, fence: Fence, assistant_message_id: str) -> Written | None:
+        return await self._database.read(
+            lambda connection: fenced.find_settled(connection, fence, assistant_message_id)
+        )
+
     async def begin_compaction(self, start: CompactionStart, now: datetime) -> Written:
         return await self._database.write(lambda connection: compacting.begin_compaction(connection, start, now))
 

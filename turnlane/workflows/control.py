@@ -104,12 +104,16 @@ class Control:
         await self._catch_up(run_id, getattr(command, "expected_revision", None))
         answers: list[Answer] = []
         decision = self._decide(command, answers)
+        if isinstance(decision, Refusal) and isinstance(command, Purge) and await self._waiting.catch_up():
+            decision = self._decide(command, answers)
         if isinstance(decision, Refusal):
             raise as_failure(await self._refusal(decision, run_id))
         await workflow.wait_condition(lambda: bool(answers))
         answer = answers[0]
         if isinstance(answer, TurnlaneError):
             raise as_failure(answer)
+        if run_id is not None and answer.revision is None:
+            raise as_failure(await self._too_late(run_id, answer.version))
         state = self._state_after(command, run_id)
         return ControlReply(run_id=run_id, state=state, head_version=answer.version, run_revision=answer.revision)
 
@@ -129,6 +133,11 @@ class Control:
             if standing.state is not None:
                 return RunConflictError("the run has ended", head_version=refusal.head_version, state=standing.state)
         return error_of(refusal)
+
+    async def _too_late(self, run_id: str, version: int) -> RunConflictError:
+        """The error for a command about a run that had ended by its own last step when the store heard of it."""
+        standing = await self._waiting.standing(run_id)
+        return RunConflictError("the run has ended", head_version=version, state=standing.state)
 
     def _decide(self, command: Command, answers: list[Answer]) -> Decision:
         core = self._core

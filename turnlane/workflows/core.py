@@ -33,7 +33,7 @@ from turnlane.workflows.calls import Outage
 from turnlane.workflows.decisions import Decision, Transition
 from turnlane.workflows.ending import RunEnd
 from turnlane.workflows.finished import finished_receipt
-from turnlane.workflows.offers import absorptions, observe
+from turnlane.workflows.offers import absorptions, observe, observe_end
 from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
 from turnlane.workflows.recent import Recent
 from turnlane.workflows.reducer import reduce
@@ -89,6 +89,7 @@ class LaneCore:
         self.is_held = False
         self.outage = Outage(lambda: self.tell())
         self.outbox = Outbox(conversation_id, self.outage)
+        self.landed = 0
         self.inbox: deque[Pending] = deque(Pending(item, is_signal=True) for item in start.inbox)
         self.unloaded = start.pages
         self.deciding: list[Pending] = []
@@ -101,6 +102,7 @@ class LaneCore:
         self.last_active = workflow.now()
         self.last_failure = ""
         self.executing = False
+        self.may_be_settled = False
         self.is_compacting = False
         self.waits: dict[str, tuple[str, Suspension]] = {}
         self.activities: list[workflow.ActivityHandle[Any]] = []
@@ -132,7 +134,9 @@ class LaneCore:
         """Take over the version and revision the store gave, plus what it has not seen yet."""
         revision = None if landing.revision is None or run_id is None else landing.revision
         revisions = {run_id: revision + self.outbox.outstanding(run_id)} if run_id and revision is not None else {}
-        self.head = observe(self.head, landing.version + self.outbox.outstanding_versions, revisions)
+        # What steps write themselves is heard of on another way than commits, and may be heard of sooner.
+        self.landed = max(self.landed, landing.version)
+        self.head = observe(self.head, self.landed + self.outbox.outstanding_versions, revisions)
         self.last_active = workflow.now()
         self.tell()
 
@@ -234,6 +238,19 @@ class LaneCore:
         self.last_failure = end.failure.failure_class.value if end.failure else ""
         self.schedule()
 
+    def take_end(self, run: LaneRun, landing: Landing) -> None:
+        """Take over the end of the live run that its last step wrote, and let the next one start.
+
+        What was decided about the run meanwhile the store did not heed, and says so: see `Landing`.
+        """
+        self.head = observe_end(self.head, run.id)
+        self.learned(None, landing)
+        self._ended(run, RunEnd(reason=TerminalReason.SUCCESS), (), landing)
+        if self.progress_of(run) is not None:
+            self.progress = None
+        self.last_failure = ""
+        self.schedule()
+
     def _note_finished(self, run: LaneRun, reason: TerminalReason) -> None:
         """Have the receipt of a run's invocation committed with its end."""
         if self.settings.invocations:
@@ -242,6 +259,9 @@ class LaneCore:
                 self.note(LedgerKind.INVOCATION_FINISHED, receipt)
 
     def _ended(self, run: LaneRun, end: RunEnd, absorbed: tuple[str, ...], result: Landing) -> None:
+        if result.revision is None:
+            # It had ended by itself, of which the store knows more.
+            return
         terminal = Terminal(
             conversation_id=self.conversation_id,
             run_id=run.id,
@@ -262,7 +282,8 @@ class LaneCore:
         """Ask a run to stop: first durably, and only then are its activities told."""
 
         def committed(result: Landing) -> None:
-            self.cancel_activities(command.run_id)
+            if result.revision is not None:
+                self.cancel_activities(command.run_id)
             if on_commit is not None:
                 on_commit(result)
 

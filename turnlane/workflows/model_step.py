@@ -41,6 +41,7 @@ class ModelSteps:
         """Make one attempt of the step that `progress` stands at, and count it."""
         core = self._core
         fence = core.fence(run, progress, progress.attempt)
+        core.may_be_settled = self._may_settle(run, progress)
         request = StepRequest(
             agent=core.head.agent or "",
             fence=fence,
@@ -51,6 +52,7 @@ class ModelSteps:
             used_tokens=progress.last_input_tokens,
             without_files=progress.without_files,
             complete=progress.complete,
+            may_settle=core.may_be_settled,
         )
         handle = workflow.start_activity(
             PROVIDER_STEP,
@@ -69,9 +71,17 @@ class ModelSteps:
         except ActivityError as error:
             outcome = _step_error(error, progress)
         finally:
-            core.activities = []
+            core.activities, core.may_be_settled = [], False
         self._count(run, outcome)
         return outcome
+
+    def _may_settle(self, run: LaneRun, progress: RunProgress) -> bool:
+        """Whether the end of the run is plain enough to be written with its last step, if that ends it well.
+
+        Only the lane can end a run that others join, that leaves questions, acts on answers, or has a receipt.
+        """
+        is_joined = bool(progress.taken or progress.asked or run.answers)
+        return not is_joined and progress.complete is None and not self._core.settings.invocations
 
     def _count(self, run: LaneRun, outcome: StepOutcome) -> None:
         core = self._core

@@ -26,6 +26,11 @@ def observe(head: LaneHead, version: int, revisions: dict[str, int]) -> LaneHead
     return head.model_copy(update={"version": version, "runs": runs})
 
 
+def observe_end(head: LaneHead, run_id: str) -> LaneHead:
+    """Take over that a run has ended by its own last step: the store had it before the head."""
+    return head.model_copy(update={"runs": tuple(run for run in head.runs if run.id != run_id)})
+
+
 def take_offers(
     head: LaneHead, live_run_id: str, taken_before: tuple[Taken, ...] = ()
 ) -> tuple[LaneHead, tuple[tuple[str, str], ...]]:

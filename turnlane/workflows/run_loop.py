@@ -112,6 +112,9 @@ class RunLoop:
         if has_stopped(core, run):
             return
         outcome = await self._steps.make(run, progress)
+        if outcome.settled is not None and core.outbox.lost is None:
+            core.take_end(run, outcome.settled)
+            return
         current = self._standing(run)
         if current is None:
             return

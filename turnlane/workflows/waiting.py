@@ -61,6 +61,16 @@ class Waiting:
             # Handlers ask, and what is not a failure of Temporal's would fail the lane's task, over and over.
             raise as_failure(error) from error
 
+    async def catch_up(self) -> bool:
+        """Hear that the live run was ended by its own last step, if it was: a caller may know it from the store before
+        the lane does. False if the run goes on, or none is live."""
+        core = self._core
+        live = core.head.live
+        if live is None or not core.may_be_settled or (await self.standing(live.id)).terminal is None:
+            return False
+        await workflow.wait_condition(lambda: core.fresh(live) is None or core.outbox.lost is not None)
+        return True
+
     async def _stay(self, run_id: str) -> WaitReply:
         core = self._core
         if core.waiters.count >= core.waiters.limit:
