@@ -294,6 +294,7 @@ class Lane:
         keep_parts: bool = True,
         unbilled: bool = False,
         finish: FinishReason | None = None,
+        settles: bool = False,
     ) -> Written:
         phase = OperationPhase.COMPLETED if keep_parts else OperationPhase.FAILED
         evidence: JsonObject = {"response": "r-1"}
@@ -309,6 +310,7 @@ class Lane:
             evidence=evidence,
             keep_parts=keep_parts,
             unbilled=unbilled,
+            settles=settles,
         )
         return await self.store.finish_step(record, self.clock())
 

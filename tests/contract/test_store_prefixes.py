@@ -53,14 +53,14 @@ class Talker:
         await self.lane.apply(self.lane.settle(run_id, *reason, **options))
         self.moments[run_id] = await self.archive()
 
-    async def step(self, key: str, step: int = 0, *, tools: int = 0) -> None:
+    async def step(self, key: str, step: int = 0, *, tools: int = 0, settles: bool = False) -> None:
         lane, fence = self.lane, self.lane.fence(f"run-{key}", step=step)
         names = [f"c-{key}-{step}-{place}" for place in range(tools)]
         usage = lane.reported(self.chance.randint(1, 99), 0.25) if self.chance.random() < 0.8 else None
         parts = [ToolCallPart(call_id=name, tool_name="look", input={}) for name in names]
         calls = [NewCall(slot=slot, call_id=name, tool_name="look") for slot, name in enumerate(names, 1)]
         await lane.begin_step(fence)
-        await lane.finish_step(fence, TextPart(text=f"{key}-{step}"), *parts, calls=calls, usage=usage)
+        await lane.finish_step(fence, TextPart(text=f"{key}-{step}"), *parts, calls=calls, usage=usage, settles=settles)
         for slot, name in enumerate(names, 1):
             await lane.store.begin_call(fence, f"out-{key}", slot, lane.clock())
             await lane.store.finish_call(fence, f"out-{key}", slot, lane.result(name), lane.clock())
@@ -74,6 +74,16 @@ class Talker:
             await self.step(key, step, tools=self.chance.randint(1, 2))
         await self.step(key, 2)
         await self.settle(f"run-{key}")
+
+    async def settled_by_its_step(self) -> None:
+        key = self.key()
+        await self.lane.begin_run(key)
+        if self.chance.random() < 0.5:
+            await self.step(key, tools=1)
+        await self.step(key, 2, settles=True)
+        self.moments[f"run-{key}"] = await self.archive()
+        if self.chance.random() < 0.5:
+            await self.lane.apply(self.lane.interrupt(f"run-{key}"))
 
     async def cut_short(self) -> None:
         key = self.key()
@@ -155,7 +165,8 @@ class Talker:
     async def talk(self, turns: int) -> None:
         """Say so many things; none of them can leave a run behind."""
         acts: list[Callable[[], Awaitable[None]]] = [
-            self.plain, self.cut_short, self.absorbing, self.queued, self.asking, self.asking, self.answering,
+            self.plain, self.settled_by_its_step, self.cut_short, self.absorbing, self.queued, self.asking,
+            self.asking, self.answering,
             self.answering, self.compacting, self.seeding, self.choosing,
         ]  # fmt: skip
         for _ in range(turns):
