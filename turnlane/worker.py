@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner, _workflow_instance
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from turnlane.activities.answers import Answers
@@ -75,7 +75,7 @@ def build_worker(
         settings = (settings or LaneSettings()).model_copy(update={"invocations": True})
     if operator_events is not None and not isinstance(operator_events, OperatorSink):
         raise TypeError("operator_events is an OperatorSink: make one of your function")
-    return Worker(
+    worker = Worker(
         client,
         task_queue=task_queue,
         workflows=[ConversationLane],
@@ -90,6 +90,22 @@ def build_worker(
         **_release(options),
         **options,
     )
+    _hear_all_first(worker)
+    return worker
+
+
+def _hear_all_first(worker: Worker) -> None:
+    """Let lanes hear all that a task brings before they act on any of it: an input and the end of the run before it
+    make one commit then, not two.
+
+    The SDK can do so, writes down in the history for which tasks it did, and has it off until older releases that
+    cannot are gone. One that has no such switch goes by its default.
+    """
+    switch = getattr(worker, "_set_default_workflow_logic_flag", None)
+    flags = getattr(_workflow_instance, "_WorkflowLogicFlag", None)
+    flag = getattr(flags, "PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH", None)
+    if switch is not None and flag is not None:
+        switch(flag, enabled=True)
 
 
 def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:

@@ -50,7 +50,7 @@ print([os.waitpid(child, 0)[1] for child in children])
 HANG_IN_A_TRANSACTION = """
 import sys
 from sqlalchemy import insert
-from turnlane.store.database import ThreadedSqlite
+from turnlane.store.threaded import ThreadedSqlite
 from turnlane.store.urls import store_url
 from turnlane.store.tables import TOMBSTONE
 from datetime import UTC, datetime

@@ -43,6 +43,8 @@ from turnlane.store.statements import insert_rows, new_row
 from turnlane.store.tables import LEDGER, NO_CHANGE, TOMBSTONE, NoChangeRow, TombstoneRow
 from turnlane.store.work import Work, find_conversation
 
+BRIEF_COUNT = 8
+
 
 class Answer(NamedTuple):
     """What a mutation was answered, and the digest that tells it from another at its place."""
@@ -52,6 +54,19 @@ class Answer(NamedTuple):
 
 
 ANSWERS: TypeAdapter[tuple[Answer, ...]] = TypeAdapter(tuple[Answer, ...])
+
+
+def is_brief(batch: CommitBatch) -> bool:
+    """Whether a batch is the few small changes of a usual turn: what it takes does not grow with the conversation."""
+    return len(batch.mutations) <= BRIEF_COUNT and all(_is_small(mutation.effect) for mutation in batch.mutations)
+
+
+def _is_small(effect: Effect) -> bool:
+    if isinstance(effect, AdmitInput):
+        return effect.blob is None
+    if isinstance(effect, SettleRun):
+        return not effect.absorbed
+    return isinstance(effect, StartRun | RequestInterrupt | AppendEvent)
 
 
 def commit(connection: Connection, batch: CommitBatch, now: datetime) -> Committed:

@@ -2,23 +2,19 @@
 
 Everything else in the store is plain functions over a SQLAlchemy connection. How they are run is
 decided here alone: by an async engine (`sqlite+aiosqlite`; `turnlane.store.postgresql` for PostgreSQL), or,
-for a SQLite path, by threads. A thread makes one hop a transaction where an async driver for SQLite,
-itself a thread, makes four a statement: a commit takes 0.6 ms instead of 3. And a caller that is
-cancelled cannot leave a transaction open: the thread brings it to its end.
+for a SQLite path, by `turnlane.store.threaded`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
-from sqlalchemy import URL, Connection, create_engine
+from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -43,67 +39,20 @@ class Database(ABC):
     """Whether opening a store is tried again for a while when the database is busy."""
 
     @abstractmethod
-    async def read(self, statements: Statements[Answer]) -> Answer:
-        """Run `statements` on one consistent state, without taking the writer's slot."""
+    async def read(self, statements: Statements[Answer], *, brief: bool = False) -> Answer:
+        """Run `statements` on one consistent state, without taking the writer's slot.
+
+        What is `brief` takes a fraction of a millisecond whatever is stored: a database without a server may run it
+        on the caller's thread, if it need not wait for anybody.
+        """
 
     @abstractmethod
-    async def write(self, statements: Statements[Answer]) -> Answer:
-        """Run `statements` as a writer and commit; any error rolls everything back."""
+    async def write(self, statements: Statements[Answer], *, brief: bool = False) -> Answer:
+        """Run `statements` as a writer and commit; any error rolls everything back. `brief`: see `read`."""
 
     @abstractmethod
     async def close(self) -> None:
         """Give back the connections."""
-
-
-class ThreadedSqlite(Database):
-    """SQLite on threads: one that writes, a few that read. In memory, where there is one connection, one for both.
-
-    Writers of one process wait for each other in the thread's queue, in the order they came; only
-    writers of other processes meet SQLite's lock and its unfair polling.
-    """
-
-    def __init__(self, url: URL, busy_seconds: float) -> None:
-        self._engine = create_engine(url, **quiet_engine(), **sqlite.connect_options(url, busy_seconds))
-        sqlite.prepare(self._engine, busy_seconds, begins=False)
-        self._mine = threading.local()
-        self._opened: list[Connection] = []
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="turnlane-store-write")
-        shared = sqlite.is_memory(url)
-        self._readers = self._writer if shared else ThreadPoolExecutor(READERS, "turnlane-store-read")
-
-    def _transact(self, statements: Statements[Answer], writes: bool) -> Answer:
-        with translated_errors():
-            connection = self._connection()
-            with sqlite.transaction(connection, writes):
-                return statements(connection)
-
-    def _connection(self) -> Connection:
-        """This thread's connection, opened with its first transaction and kept for all others."""
-        found: Connection | None = getattr(self._mine, "connection", None)
-        if found is None:
-            found = self._mine.connection = self._engine.connect()
-            # As far as SQLAlchemy knows, a transaction is open for good: nobody, Alembic included, ends ours for us.
-            found.begin()
-            self._opened.append(found)
-        return found
-
-    async def read(self, statements: Statements[Answer]) -> Answer:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._transact, statements, False)
-
-    async def write(self, statements: Statements[Answer]) -> Answer:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._writer, self._transact, statements, True)
-
-    async def close(self) -> None:
-        def release() -> None:
-            self._readers.shutdown()
-            self._writer.shutdown()
-            for connection in self._opened:
-                connection.close()
-            self._engine.dispose()
-
-        await asyncio.to_thread(release)
 
 
 class AsyncDatabase(Database):
@@ -123,11 +72,11 @@ class AsyncDatabase(Database):
                 async with connection.begin():
                     return await connection.run_sync(statements)
 
-    async def read(self, statements: Statements[Answer]) -> Answer:
+    async def read(self, statements: Statements[Answer], *, brief: bool = False) -> Answer:
         async with self._read_turn:
             return await self._transact(statements, False)
 
-    async def write(self, statements: Statements[Answer]) -> Answer:
+    async def write(self, statements: Statements[Answer], *, brief: bool = False) -> Answer:
         async with self._write_turn:
             return await self._transact(statements, True)
 
@@ -167,12 +116,18 @@ def _meaning(error: Exception, cause: BaseException | None) -> Exception:
 def connect(url: URL, busy_seconds: float) -> Database:
     """Return the database behind a URL. Nothing is opened yet."""
     if url.drivername == "sqlite":
-        return ThreadedSqlite(url, busy_seconds)
+        return _threaded(url, busy_seconds)
     if url.drivername == "sqlite+aiosqlite":
         return AsyncDatabase(url, busy_seconds)
     if url.drivername in POSTGRESQL:
         return _postgresql(url, busy_seconds)
     raise StoreSchemaError(f"no store for the database {url.drivername!r}; use a path, or a sqlite or postgresql URL")
+
+
+def _threaded(url: URL, busy_seconds: float) -> Database:
+    from turnlane.store.threaded import ThreadedSqlite
+
+    return ThreadedSqlite(url, busy_seconds)
 
 
 def _postgresql(url: URL, busy_seconds: float) -> Database:

@@ -17,7 +17,7 @@ from turnlane.records.base import JsonObject
 from turnlane.records.errors import StaleFenceError
 from turnlane.records.events import Metrics
 from turnlane.records.ledger import LedgerKind
-from turnlane.records.messages import MessageStatus, Part
+from turnlane.records.messages import MessageStatus, Part, TextPart
 from turnlane.records.mutations import Landing, MutationKind, SettleRun
 from turnlane.records.runs import Operation, OperationPhase, RunState, TerminalReason
 from turnlane.records.steps import Fence
@@ -37,6 +37,9 @@ from turnlane.store.work import Work, find_conversation, refuse_purged
 ONLY_RUNNING = frozenset({RunState.RUNNING})
 ALSO_ASKED_TO_STOP = frozenset({RunState.RUNNING, RunState.INTERRUPT_REQUESTED})
 ALSO_SETTLED = ALSO_ASKED_TO_STOP | {RunState.COMPLETED}
+
+BRIEF_SIZE = 64 * 1024
+BRIEF_PARTS = 8
 
 STALE_RUN = "stale-run"
 RUN_INTERRUPTED = "run-interrupted"
@@ -143,6 +146,12 @@ def checkpoint(
     effect: JsonObject = {"step": fence.step, "assistant": draft}
     advance(work, run, now, MutationKind.CHECKPOINT, (*notes, checkpoint_note(run)), effect)
     return written(work, run, now)
+
+
+def is_brief(finish: StepFinish) -> bool:
+    """Whether a step said little: what it takes to store it does not grow with the conversation."""
+    sizes = (len(part.text) if isinstance(part, TextPart) else BRIEF_SIZE for part in finish.parts)
+    return not finish.calls and len(finish.parts) <= BRIEF_PARTS and sum(sizes) < BRIEF_SIZE
 
 
 def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Written:

@@ -14,10 +14,14 @@ from turnlane.records.messages import Role, ToolResultPart
 from turnlane.records.runs import TerminalReason
 from turnlane.records.turns import PreparedTurn
 from turnlane.store.content import CALL, MODEL, Segment, StoredMessage, gather, load_messages, select_content
+from turnlane.store.haste import refuse_long
 from turnlane.store.payloads import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.prepared import Prepared
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
+
+SHORT = 128
+"""Up to how many messages a conversation is read in passing."""
 
 REMEMBERED = 4096
 REMEMBERED_SIZE = 4096
@@ -69,6 +73,7 @@ def load_history(
 ) -> tuple[HistoryMessage, ...]:
     """Return the messages up to a run's own, then the `extra` inputs that joined it on the way."""
     end = _own_position(connection, conversation_id, run_id)
+    refuse_long(connection, end > SHORT or bool(extra))
     lines, read = _UP_TO.lines(connection, {"conversation_id": conversation_id, "end": end})
     by_message: dict[str, list[Line]] = {}
     for line in lines:

@@ -57,10 +57,10 @@ class Postgresql(Database):
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def read(self, statements: Statements[Answer]) -> Answer:
+    async def read(self, statements: Statements[Answer], *, brief: bool = False) -> Answer:
         return await self._run(_transact(self._reader, statements))
 
-    async def write(self, statements: Statements[Answer]) -> Answer:
+    async def write(self, statements: Statements[Answer], *, brief: bool = False) -> Answer:
         return await self._run(_transact(self._writer, statements))
 
     async def _run(self, transaction: Coroutine[Any, Any, Answer]) -> Answer:

@@ -114,12 +114,16 @@ class SqlStore(SqlArchives):
         return await self._database.read(lambda connection: work.is_purged(connection, conversation_id))
 
     async def commit(self, batch: CommitBatch, now: datetime) -> Committed:
-        return await self._database.write(lambda connection: commit.commit(connection, batch, now))
+        return await self._database.write(
+            lambda connection: commit.commit(connection, batch, now), brief=commit.is_brief(batch)
+        )
 
     # --- fenced writes --------------------------------------------------------------------------
 
     async def begin_step(self, start: StepStart, now: datetime) -> Written:
-        return await self._database.write(lambda connection: fenced.begin_step(connection, start, now))
+        return await self._database.write(
+            lambda connection: fenced.begin_step(connection, start, now), brief=start.seed is None
+        )
 
     async def checkpoint(
         self,
@@ -134,7 +138,9 @@ class SqlStore(SqlArchives):
         )
 
     async def finish_step(self, finish: StepFinish, now: datetime) -> Written:
-        return await self._database.write(lambda connection: fenced.finish_step(connection, finish, now))
+        return await self._database.write(
+            lambda connection: fenced.finish_step(connection, finish, now), brief=fenced.is_brief(finish)
+        )
 
     async def find_settled(self, fence: Fence, assistant_message_id: str) -> Written | None:
         return await self._database.read(
@@ -228,7 +234,7 @@ class SqlStore(SqlArchives):
 
     async def load_history(self, conversation_id: str, run_id: str, extra: Sequence[str]) -> tuple[HistoryMessage, ...]:
         return await self._database.read(
-            lambda connection: history.load_history(connection, conversation_id, run_id, extra)
+            lambda connection: history.load_history(connection, conversation_id, run_id, extra), brief=True
         )
 
     async def find_approvals(self, conversation_id: str, ids: Sequence[str]) -> dict[str, StoredApproval]:
@@ -268,7 +274,9 @@ class SqlStore(SqlArchives):
         return await self._database.read(lambda connection: reads.load_snapshot(connection, conversation_id, tenant))
 
     async def load_run(self, conversation_id: str, run_id: str, *, tenant: str | None = None) -> RunView | None:
-        return await self._database.read(lambda connection: reads.load_run(connection, conversation_id, run_id, tenant))
+        return await self._database.read(
+            lambda connection: reads.load_run(connection, conversation_id, run_id, tenant), brief=True
+        )
 
     async def load_model(self, conversation_id: str, *, tenant: str | None = None) -> str | None:
         return await self._database.read(lambda connection: reads.load_model(connection, conversation_id, tenant))

@@ -79,6 +79,19 @@ def prepare(engine: Engine, busy_seconds: float, *, begins: bool = True) -> None
         event.listen(engine, "begin", begin)
 
 
+def never_waits(connection: Connection) -> None:
+    """Let a connection wait for nobody: neither for a lock, nor for the disk when the log is due to be folded in."""
+    driver: sqlite3.Connection = connection.info[DRIVER]
+    driver.execute("PRAGMA busy_timeout = 0")
+    driver.execute("PRAGMA wal_autocheckpoint = 0")
+
+
+def fold_log(connection: Connection) -> None:
+    """Fold the write-ahead log into the database as far as nobody reads it, holding up no writer."""
+    driver: sqlite3.Connection = connection.info[DRIVER]
+    driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
 @contextmanager
 def transaction(connection: Connection, writes: bool) -> Iterator[None]:
     """Run a transaction on a connection of SQLite's own driver that is kept, past SQLAlchemy: it begins, and commits
