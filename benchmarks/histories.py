@@ -23,6 +23,15 @@ _TASK = {
 }
 """Whether a workflow task is open after an event."""
 
+_ACTIVITY = {
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: 1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: -1,
+}
+"""How many more activities are open after an event."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -34,18 +43,22 @@ class Size:
 
 
 async def history_size(stage: Stage, workflow_id: str) -> Size:
-    """The size of a workflow's history once no workflow task is open: a result may be told before its last one ends."""
+    """The size of a workflow's history once nothing is open in it: a result is told before the workflow hears of it.
+
+    Somebody must work on the workflow until then.
+    """
     handle = stage.temporal.get_workflow_handle(workflow_id)
     while True:
         history = await handle.fetch_history()
-        if not _has_open_task(list(history.events)):
+        if not _is_at_work(list(history.events)):
             return Size(history.run_id, len(history.events), sum(event.ByteSize() for event in history.events))
         await asyncio.sleep(0.005)
 
 
-def _has_open_task(events: list[HistoryEvent]) -> bool:
+def _is_at_work(events: list[HistoryEvent]) -> bool:
     last = next((event for event in reversed(events) if event.event_type in _TASK), None)
-    return last is not None and _TASK[last.event_type]
+    activities = sum(_ACTIVITY.get(event.event_type, 0) for event in events)
+    return activities > 0 or (last is not None and _TASK[last.event_type])
 
 
 async def added_by(stage: Stage, workflow_id: str, turn: Callable[[], Awaitable[Any]], turns: int) -> list[Size]:

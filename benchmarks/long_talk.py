@@ -36,6 +36,7 @@ async def growth(stage: Stage, turns: int) -> tuple[dict[str, Any], Talk]:
         early = await added_by(stage, young.workflow_id, lambda: lane_turn(client, young.conversation), WINDOW)
         late = await added_by(stage, talk.workflow_id, lambda: lane_turn(client, talk.conversation), WINDOW)
         first, last = await _times(stage, talk)
+        await history_size(stage, talk.workflow_id)
     sizes = {"turn_1": typical(early), f"turn_{turns}": typical(late)}
     report = {
         "turn_1_ms": round(median(first), 2),
@@ -68,7 +69,10 @@ async def takeover(stage: Stage, talk: Talk, rounds: int) -> dict[str, Any]:
         events.append((await history_size(stage, talk.workflow_id)).events)
         async with stage.worker(TASK_QUEUE):
             cold.append((await lane_turn(client, talk.conversation)).admission)
-            warm += [(await lane_turn(client, talk.conversation)).admission for _ in range(3)]
+            for _ in range(3):
+                await history_size(stage, talk.workflow_id)
+                warm.append((await lane_turn(client, talk.conversation)).admission)
+            await history_size(stage, talk.workflow_id)
     return {
         "cold_admission_ms": round(median(cold), 1),
         "warm_admission_ms": round(median(warm), 1),
