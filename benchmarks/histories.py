@@ -75,8 +75,9 @@ async def added_by(stage: Stage, workflow_id: str, turn: Callable[[], Awaitable[
 
 
 def typical(added: list[Size]) -> dict[str, float]:
-    """The median turn."""
-    return {"events": median(item.events for item in added), "bytes": median(item.size for item in added)}
+    """The median turn, and the events of the longest."""
+    events = [item.events for item in added]
+    return {"events": median(events), "most_events": max(events), "bytes": median(item.size for item in added)}
 
 
 async def per_turn(stage: Stage, turns: int) -> dict[str, Any]:

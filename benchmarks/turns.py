@@ -35,12 +35,12 @@ class Extent:
     turns: int = 120
     conversations: int = 50
     rounds: int = 3
-    history_turns: int = 8
+    history_turns: int = 24
     long_turns: int = 200
     deltas: int = 200
 
 
-QUICK = Extent(turns=30, conversations=20, rounds=1, history_turns=3, long_turns=60, deltas=60)
+QUICK = Extent(turns=30, conversations=20, rounds=1, history_turns=6, long_turns=60, deltas=60)
 
 PARTS = ("sequential", "throughput", "history", "streaming", "long", "start", "killed")
 

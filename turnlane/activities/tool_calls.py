@@ -24,6 +24,7 @@ from turnlane.activities.entry_log import StoreLog
 from turnlane.activities.failing import as_failures, persist
 from turnlane.activities.publishing import Publisher, tell
 from turnlane.activities.pulse import Cut, at_work, why_cut
+from turnlane.activities.sibling_calls import SiblingCalls, together
 from turnlane.agent.agent import Agent
 from turnlane.agent.durable import LeavesBody
 from turnlane.agent.tool_output import Shown, shown_output
@@ -54,6 +55,7 @@ class ToolCalls:
         self._store = store
         self._agents = agents
         self._bus = bus
+        self._siblings = SiblingCalls()
 
     @activity.defn(dynamic=True)
     async def tool_call(self, args: Sequence[RawValue]) -> CallOutcome:
@@ -64,8 +66,12 @@ class ToolCalls:
     @as_failures
     async def _handle(self, request: CallRequest) -> CallOutcome:
         try:
-            async with at_work():
-                return await self._make(request)
+            with self._siblings.joined(request) as siblings:
+                async with at_work():
+                    outcome = await self._make(request)
+            if outcome.stored:
+                await together(siblings)
+            return outcome
         except StaleFenceError as error:
             stale = error.details.get("reason") != ControlReason.RUN_INTERRUPTED
             return CallOutcome(call_id=request.call_id, outcome=ToolOutcome.INTERRUPTED, stale=stale, stored=False)

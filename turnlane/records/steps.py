@@ -170,7 +170,8 @@ class AnswersOpened(Payload):
 class CallRequest(Payload):
     """Run one tool call of a step, or of the step of an earlier run that `origin` names.
 
-    `tried` counts how often its body was run before it was suspended.
+    `tried` counts how often its body was run before it was suspended. `siblings` says how many calls began together
+    in this round, this one included, where there are others.
     """
 
     agent: Name
@@ -181,6 +182,7 @@ class CallRequest(Payload):
     slot: int
     origin: Annotated[CallOrigin | None, UNSAID] = None
     tried: int = 0
+    siblings: Annotated[int | None, UNSAID] = None
 
     @property
     def asking_run_id(self) -> str:

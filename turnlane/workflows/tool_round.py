@@ -88,9 +88,11 @@ class ToolRound:
         self._core.activities_of = run.id
         self._core.activities = []
         self._round = _Round(run, fence)
+        count = sum(wait is None for wait in waits)
         try:
             handles = [
-                self._start_call(call) if wait is None else None for call, wait in zip(calls, waits, strict=True)
+                self._start_call(call, siblings=count if count > 1 else None) if wait is None else None
+                for call, wait in zip(calls, waits, strict=True)
             ]
             drives = [self._drive(*work) for work in zip(calls, handles, waits, strict=True)]
             results = await asyncio.gather(*drives)
@@ -117,7 +119,7 @@ class ToolRound:
             since = len(self._delivered)
             handle = self._start_call(call, wait.tried)
 
-    def _start_call(self, call: CallRef, tried: int = 0) -> Handle:
+    def _start_call(self, call: CallRef, tried: int = 0, siblings: int | None = None) -> Handle:
         current = self._current
         request = CallRequest(
             agent=self._core.head.agent or "",
@@ -128,6 +130,7 @@ class ToolRound:
             slot=call.slot,
             tried=tried,
             origin=call.origin,
+            siblings=siblings,
         )
         handle: Handle = workflow.start_activity(
             call.tool_name,
