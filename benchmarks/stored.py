@@ -22,10 +22,9 @@ from turnlane.records.mutations import (
     Mutation,
     MutationKind,
     NewRun,
-    SettleRun,
     StartRun,
 )
-from turnlane.records.runs import Operation, OperationKind, OperationPhase, TerminalReason
+from turnlane.records.runs import Operation, OperationKind, OperationPhase
 from turnlane.records.steps import Fence
 from turnlane.records.usage import Usage, UsageValue
 from turnlane.store.payloads import StepFinish, StepStart
@@ -52,13 +51,10 @@ class StoredWork(FloorWork):
         self._places: dict[str, _Place] = {}
 
     async def keep(self, conversation: str, record: FloorRecord) -> None:
-        """Commit an admission with the start of its run, or the end of it."""
-        ids = ids_for_key(conversation, record.key)
+        """Commit an admission with the start of its run. The end of the run was stored with its step."""
         if record.state == "ended":
-            await self._commit(
-                conversation, (MutationKind.TERMINAL, SettleRun(run_id=ids.run_id, reason=TerminalReason.SUCCESS))
-            )
             return
+        ids = ids_for_key(conversation, record.key)
         place = await self._place(conversation)
         place.order += 1
         await self._commit(
@@ -95,6 +91,7 @@ class StoredWork(FloorWork):
             parts=(TextPart(text="It is so."),),
             usage=USAGE,
             evidence=evidence,
+            settles=True,
         )
         await self._store.finish_step(finished, now)
 

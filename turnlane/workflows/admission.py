@@ -37,6 +37,7 @@ from turnlane.workflows.calls import PREPARE_ADMISSIONS, store_call
 from turnlane.workflows.core import LaneCore, Pending
 from turnlane.workflows.decisions import Transition
 from turnlane.workflows.offers import abort_reason
+from turnlane.workflows.until import until
 
 BATCH_COUNT = 64
 BATCH_BYTES = 96 * 1024
@@ -91,7 +92,7 @@ class Admissions:
         """Admit what arrives, for ever."""
         core = self._core
         while core.outbox.lost is None:
-            await workflow.wait_condition(lambda: bool(core.inbox))
+            await until(lambda: bool(core.inbox))
             core.deciding = self._next_batch()
             try:
                 await self._admit_batch(core.deciding)

@@ -34,6 +34,7 @@ from turnlane.workflows.calls import as_failure, failure_behind
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.heeding import has_stopped
 from turnlane.workflows.recent import Recent
+from turnlane.workflows.until import until
 
 COMPACT = "compact"
 REMEMBERED_REPLIES = 16
@@ -159,9 +160,7 @@ class Compactor:
 
         core.waiters.count += 1
         try:
-            await workflow.wait_condition(
-                may_leave, timeout=core.settings.wait_seconds, timeout_summary="patience of those who wait"
-            )
+            await until(may_leave, timeout=core.settings.wait_seconds, timeout_summary="patience of those who wait")
         except TimeoutError:
             return
         finally:
@@ -235,7 +234,7 @@ class Compactor:
         core.tell()
         try:
             if run is None:
-                await workflow.wait_condition(lambda: handle.done() or not self._may_go_on(None))
+                await until(lambda: handle.done() or not self._may_go_on(None))
                 if not handle.done():
                     handle.cancel()
             outcome: CompactOutcome = await handle
@@ -265,7 +264,7 @@ class Compactor:
         decision = core.decide(command, answers.append, answers.append)
         if isinstance(decision, Refusal):
             return reply
-        await workflow.wait_condition(lambda: bool(answers))
+        await until(lambda: bool(answers))
         if isinstance(answers[0], TurnlaneError):
             return reply
         return reply.model_copy(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from temporalio import workflow
-
 from turnlane.records.commands import Cancel, Command, Interrupt, Purge, Recover, Refusal, RefusalCode, SetModel
 from turnlane.records.errors import InvalidInputError, ModelRefusedError, RunConflictError, TurnlaneError
 from turnlane.records.lane import AbandonRequest, ControlReply, ModelRequest, PurgeRequest, RunRequest
@@ -14,6 +12,7 @@ from turnlane.workflows.admission import error_of
 from turnlane.workflows.calls import CHECK_MODEL, as_failure, store_call
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.decisions import Decision
+from turnlane.workflows.until import until
 from turnlane.workflows.waiting import Waiting
 
 Answer = Landing | TurnlaneError
@@ -108,7 +107,7 @@ class Control:
             decision = self._decide(command, answers)
         if isinstance(decision, Refusal):
             raise as_failure(await self._refusal(decision, run_id))
-        await workflow.wait_condition(lambda: bool(answers))
+        await until(lambda: bool(answers))
         answer = answers[0]
         if isinstance(answer, TurnlaneError):
             raise as_failure(answer)

@@ -37,6 +37,7 @@ from turnlane.workflows.offers import absorptions, observe, observe_end
 from turnlane.workflows.outbox import OnCommit, OnLoss, Outbox
 from turnlane.workflows.recent import Recent
 from turnlane.workflows.reducer import reduce
+from turnlane.workflows.until import until
 
 REMEMBERED_ENDS = 64
 REMEMBERED_ADMISSIONS = 128
@@ -113,11 +114,11 @@ class LaneCore:
 
     async def opened(self) -> None:
         """Wait until the lane has opened its conversation, or lost it."""
-        await workflow.wait_condition(lambda: self.is_open or self.outbox.lost is not None)
+        await until(lambda: self.is_open or self.outbox.lost is not None)
 
     async def stored(self) -> None:
         """Wait until everything decided is in the store, or lost."""
-        await workflow.wait_condition(lambda: self.outbox.is_empty or self.outbox.lost is not None)
+        await until(lambda: self.outbox.is_empty or self.outbox.lost is not None)
 
     # --- deciding -------------------------------------------------------------------------------
 

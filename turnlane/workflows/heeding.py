@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from turnlane.records.errors import LaneSupersededError, StaleFenceError
@@ -13,6 +12,7 @@ from turnlane.records.lane import LaneRun
 from turnlane.records.runs import RunState
 from turnlane.workflows.calls import store_call
 from turnlane.workflows.core import LaneCore
+from turnlane.workflows.until import until
 
 R = TypeVar("R")
 
@@ -23,7 +23,7 @@ async def ask_unless_stopped(core: LaneCore, run: LaneRun, name: str, argument: 
     Raises the `TurnlaneError` behind an error that retrying cannot change.
     """
     call = asyncio.create_task(store_call(name, argument, result, core.settings, core.outage))
-    await workflow.wait_condition(lambda: call.done() or has_stopped(core, run))
+    await until(lambda: call.done() or has_stopped(core, run))
     if not call.done():
         call.cancel()
         await asyncio.wait({call})

@@ -8,7 +8,6 @@ the moments at which it may rest, and is the only one that continues as new or e
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -49,6 +48,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.workflows.paging import keep_pages
     from turnlane.workflows.responding import Responding, admitted
     from turnlane.workflows.run_loop import RunLoop
+    from turnlane.workflows.until import until
     from turnlane.workflows.waiting import Waiting
 
 AGENT_ATTRIBUTE = SearchAttributeKey.for_keyword("TurnlaneAgent")
@@ -159,9 +159,9 @@ class ConversationLane(Controlling, Responding):
         timeout = None
         if idle is not None:
             rested = (workflow.now() - core.last_active).total_seconds()
-            timeout = timedelta(seconds=max(idle - rested, 1.0) if core.is_idle else idle)
+            timeout = max(idle - rested, 1.0) if core.is_idle else idle
         try:
-            await workflow.wait_condition(called, timeout=timeout, timeout_summary="closes when idle")
+            await until(called, timeout=timeout, timeout_summary="closes when idle")
         except TimeoutError:
             return
 
@@ -177,9 +177,7 @@ class ConversationLane(Controlling, Responding):
         """Run the live run whenever there is one."""
         core = self._core
         while core.outbox.lost is None:
-            await workflow.wait_condition(
-                lambda: (core.head.live is not None or self._compactor.may_begin) and not core.is_draining
-            )
+            await until(lambda: (core.head.live is not None or self._compactor.may_begin) and not core.is_draining)
             core.executing = True
             self._show_agent()
             try:
@@ -212,7 +210,7 @@ class ConversationLane(Controlling, Responding):
         """Continue as new: let handlers finish, then hand the whole state on."""
         core = self._core
         core.is_draining = True
-        await workflow.wait_condition(lambda: self._may_leave() or core.outbox.lost is not None)
+        await until(lambda: self._may_leave() or core.outbox.lost is not None)
         if core.outbox.lost is not None:
             return
         progress = self._runs.round.carried()
@@ -239,7 +237,7 @@ class ConversationLane(Controlling, Responding):
         many fresh starts in a row that stored nothing.
         """
         core = self._core
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await until(workflow.all_handlers_finished)
         error = core.outbox.lost or LaneSupersededError("the lane was superseded")
         if isinstance(error, ConversationPurgedError):
             return self._report("purged")
@@ -263,7 +261,7 @@ class ConversationLane(Controlling, Responding):
     async def _close(self, outcome: str) -> LaneReport | None:
         """End the workflow, unless an input came in the meantime; the next one starts a new lane."""
         core = self._core
-        await workflow.wait_condition(lambda: self._may_leave() or core.outbox.lost is not None)
+        await until(lambda: self._may_leave() or core.outbox.lost is not None)
         if core.outbox.lost is not None or core.head.runs:
             return None
         if core.settings.search_attributes:
@@ -285,9 +283,7 @@ class ConversationLane(Controlling, Responding):
         # A lane that was moving to a fresh history does not move any more: its run ends here.
         core.is_draining = False
         core.ask_to_stop(AbortReason.SHUTDOWN)
-        await workflow.wait_condition(
-            lambda: (core.head.live is None and self._may_leave()) or core.outbox.lost is not None
-        )
+        await until(lambda: (core.head.live is None and self._may_leave()) or core.outbox.lost is not None)
 
     def _report(self, outcome: str) -> LaneReport:
         return LaneReport(conversation_id=self._core.conversation_id, outcome=outcome, version=self._core.head.version)

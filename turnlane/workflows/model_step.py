@@ -22,6 +22,7 @@ from turnlane.workflows.calls import PROVIDER_STEP, failure_behind
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.ending import next_model, refuses_files, retry_delay, step_end
 from turnlane.workflows.heeding import has_stopped
+from turnlane.workflows.until import until
 
 STEP_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
@@ -152,9 +153,7 @@ class ModelSteps:
     async def _pause(self, run: LaneRun, seconds: float) -> None:
         """Wait, unless the run is asked to stop: that acts at once."""
         try:
-            await workflow.wait_condition(
-                lambda: has_stopped(self._core, run), timeout=seconds, timeout_summary="before the next try"
-            )
+            await until(lambda: has_stopped(self._core, run), timeout=seconds, timeout_summary="before the next try")
         except TimeoutError:
             return
 

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from temporalio import workflow
-
 from turnlane.records.errors import ConversationPurgedError, LaneSupersededError, TurnlaneError
 from turnlane.records.lane import LaneSettings
 from turnlane.records.mutations import CommitAnswer, CommitBatch, CommitOutcome, Landing, Mutation
 from turnlane.workflows.calls import COMMIT, Outage, store_call
+from turnlane.workflows.until import until
 
 BATCH_COUNT = 200
 BATCH_BYTES = 96 * 1024
@@ -102,7 +101,7 @@ class Outbox:
     async def mirror(self, epoch: Callable[[], int], settings: Callable[[], LaneSettings], learned: Learned) -> None:
         """Commit what is queued, for ever. `learned` hears each result before the entry's own callback."""
         while True:
-            await workflow.wait_condition(lambda: bool(self._entries) or self.lost is not None)
+            await until(lambda: bool(self._entries) or self.lost is not None)
             if self.lost is not None:
                 return
             batch = self._next_batch()

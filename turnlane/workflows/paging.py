@@ -13,6 +13,7 @@ from turnlane.records.limits import KIB
 from turnlane.records.mutations import PageRequest, SignalPage
 from turnlane.workflows.calls import KEEP_SIGNALS, LOAD_SIGNALS, store_call
 from turnlane.workflows.core import LaneCore, Pending
+from turnlane.workflows.until import until
 
 INBOX_BYTES = 64 * KIB
 """How much of the inbox travels itself."""
@@ -34,7 +35,7 @@ async def keep_pages(core: LaneCore) -> tuple[tuple[BlobRef, ...], tuple[Input, 
     """
     pages, kept = list(core.unloaded), set[str]()
     while True:
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await until(workflow.all_handlers_finished)
         waiting = [given for given in core.unstored_signals if given.key not in kept]
         if len(page_of(waiting, INBOX_BYTES)) == len(waiting):
             return tuple(pages), tuple(waiting)

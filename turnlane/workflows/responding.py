@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from turnlane.workflows.arguments import RespondArgument
     from turnlane.workflows.calls import as_failure
     from turnlane.workflows.core import LaneCore, Pending
+    from turnlane.workflows.until import until
 
 
 def as_input(request: RespondRequest) -> Input:
@@ -31,7 +32,7 @@ async def admitted(core: LaneCore, given: Input) -> SubmitReply:
     """Put an input into the inbox, and answer when its admission is durable."""
     pending = Pending(given, is_signal=False)
     core.inbox.append(pending)
-    await workflow.wait_condition(lambda: pending.is_answered or core.outbox.lost is not None)
+    await until(lambda: pending.is_answered or core.outbox.lost is not None)
     if pending.error is not None:
         raise as_failure(pending.error)
     if pending.reply is None:

@@ -25,6 +25,7 @@ from turnlane.records.steps import CallOutcome, CallRequest, Fence, SettleCalls
 from turnlane.workflows.calls import SETTLE_CALLS, store_call
 from turnlane.workflows.core import LaneCore
 from turnlane.workflows.heeding import has_stopped
+from turnlane.workflows.until import until
 
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 TOOL_TIMEOUT = "TIMEOUT"
@@ -184,7 +185,7 @@ class ToolRound:
         if seconds is not None and seconds <= 0:
             return not self._has_stopped()
         try:
-            await workflow.wait_condition(
+            await until(
                 lambda: self._is_delivered(wait, since) or self._has_stopped() or self._must_move(),
                 timeout=seconds,
                 timeout_summary="a tool sleeps",

@@ -18,6 +18,7 @@ from turnlane.records.lane import RunStanding, WaitReply
 from turnlane.records.mutations import RunLookup
 from turnlane.workflows.calls import FIND_RUN, as_failure, store_call
 from turnlane.workflows.core import LaneCore
+from turnlane.workflows.until import until
 
 
 class Waiting:
@@ -68,7 +69,7 @@ class Waiting:
         live = core.head.live
         if live is None or not core.may_be_settled or (await self.standing(live.id)).terminal is None:
             return False
-        await workflow.wait_condition(lambda: core.fresh(live) is None or core.outbox.lost is not None)
+        await until(lambda: core.fresh(live) is None or core.outbox.lost is not None)
         return True
 
     async def _stay(self, run_id: str) -> WaitReply:
@@ -79,7 +80,7 @@ class Waiting:
         leave_at = core.waiters.round + 2
         core.waiters.count += 1
         try:
-            await workflow.wait_condition(lambda: self._may_leave(run_id, leave_at))
+            await until(lambda: self._may_leave(run_id, leave_at))
         finally:
             core.waiters.count -= 1
         end: Terminal | None = core.ends.get(run_id)
