@@ -26,6 +26,13 @@ def script(request: ScriptedRequest) -> list[Action]:
     return [Say("Let me begin at the very beginning. "), Pause(600)] if is_first else [Say("In short: yes.")]
 
 
+async def first_words(client: Turnlane, conversation: str) -> None:
+    """Wait until an answer begins."""
+    async for event in client.events(conversation):
+        if isinstance(event, AssistantDeltaEvent):
+            return
+
+
 async def main() -> None:
     """Ask, interrupt the answer when its first words are there, and queue a third question."""
     agent = Agent(name="rambler", model=ScriptedModel(script=script))
@@ -33,10 +40,10 @@ async def main() -> None:
     client = await Turnlane.connect(store=store, bus=bus, task_queue=QUEUE)
     conversation = f"policies-{uuid.uuid4().hex[:8]}"
     async with build_worker(client.temporal, store=store, agents=[agent], bus=bus, task_queue=QUEUE):
+        # Who must hear the first words listens before asking.
+        begun = asyncio.create_task(first_words(client, conversation))
         first = await client.submit(conversation, "Does it work? Tell me everything.")
-        async for event in first.events():
-            if isinstance(event, AssistantDeltaEvent):
-                break
+        await begun
         second = await client.submit(conversation, "Just yes or no, please.", policy="interrupt")
         third = await client.submit(conversation, "Are you sure?")
         for ticket in (first, second, third):

@@ -114,8 +114,23 @@ class Reading:
         """Every delivery event of a conversation, for ever: durable ones after `from_seq` (all of them, from
         0; only new ones, without it), transient ones from now on."""
         reads = self._reads_of(conversation_id)
-        start = await reads.last_seq(conversation_id) if from_seq is None else from_seq
+
+        async def start() -> int:
+            return await reads.last_seq(conversation_id) if from_seq is None else from_seq
+
         async for event in Watcher(reads, self._bus, conversation_id, start, tenant).events():
+            yield event
+
+    async def events_from_version(
+        self, conversation_id: str, version: int, *, tenant: str | None = None
+    ) -> AsyncIterator[Event]:
+        """The same, from the event on that made `version`."""
+        reads = self._reads_of(conversation_id)
+
+        watcher = Watcher(
+            reads, self._bus, conversation_id, lambda: reads.seq_before_version(conversation_id, version), tenant
+        )
+        async for event in watcher.events():
             yield event
 
     async def ledger_position(self, conversation_id: str, version: int) -> int:

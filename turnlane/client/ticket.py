@@ -127,8 +127,8 @@ class Ticket:
         """
         admission = await self.admitted()
         followed = admission.run_id
-        start = await self._client.ledger_position(self.conversation_id, admission.snapshot_version)
-        async for event in self._client.events(self.conversation_id, from_seq=start, tenant=self._tenant):
+        version = admission.snapshot_version
+        async for event in self._client.events_from_version(self.conversation_id, version, tenant=self._tenant):
             if event.run_id == followed:
                 yield event
                 if isinstance(event, TerminalEvent):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from turnlane.records.events import DURABLE_TYPES, Event
 from turnlane.store.bus import EventBus, Resync
@@ -23,27 +23,37 @@ AHEAD = REMEMBERED_IDS // 2
 """How many events are told before the ledger is read up to them: their ids must still be remembered then."""
 
 
+PAGE = 200
+"""How many ledger events are read at once."""
+
+Start = Callable[[], Awaitable[int]]
+"""Says behind which ledger event to begin. It is asked when the watcher listens already: no news is lost to it."""
+
+
 class Watcher:
     """Reads one conversation from a ledger position on, each durable event once, for ever."""
 
     def __init__(
-        self, store: Store, bus: EventBus | None, conversation_id: str, from_seq: int, tenant: str | None
+        self, store: Store, bus: EventBus | None, conversation_id: str, start: Start, tenant: str | None
     ) -> None:
         self._store = store
         self._bus = bus
         self._conversation_id = conversation_id
         self._tenant = tenant
-        self._seq = from_seq
+        self._start = start
+        self._seq = 0
         self._told: dict[str, None] = {}
         self._ahead = 0
 
     async def events(self) -> AsyncIterator[Event]:
         """Every durable event after the position, and what is transient from now on."""
         if self._bus is None:
+            self._seq = await self._start()
             async for event in self._polled():
                 yield event
             return
         async with self._bus.subscribe(self._conversation_id) as news:
+            self._seq = await self._start()
             async for event in self._live(news):
                 yield event
 
@@ -58,7 +68,9 @@ class Watcher:
             await asyncio.sleep(wait)
 
     async def _live(self, news: AsyncIterator[Event | Resync]) -> AsyncIterator[Event]:
-        async for event in self._caught_up():
+        # Only up to now: what comes later the bus tells in its order, a delta before the end of its answer.
+        end = await self._store.last_seq(self._conversation_id, tenant=self._tenant)
+        async for event in self._caught_up(end):
             yield event
         async with listening(news) as listener:
             while not listener.has_ended:
@@ -71,16 +83,20 @@ class Watcher:
                 async for event in self._caught_up():
                     yield event
 
-    async def _caught_up(self) -> AsyncIterator[Event]:
-        while True:
-            events, seq = await self._store.events_since(self._conversation_id, self._seq, tenant=self._tenant)
+    async def _caught_up(self, end: int | None = None) -> AsyncIterator[Event]:
+        """The durable events that were not told yet, up to a ledger position or to the last."""
+        while end is None or self._seq < end:
+            limit = PAGE if end is None else min(PAGE, end - self._seq)
+            events, seq = await self._store.events_since(
+                self._conversation_id, self._seq, limit=limit, tenant=self._tenant
+            )
             for event in events:
                 if self._is_new(event):
                     yield event
             if seq == self._seq:
-                self._ahead = 0
-                return
+                break
             self._seq = seq
+        self._ahead = 0
 
     def _is_new(self, event: Event) -> bool:
         """Whether a durable event was not told yet. Transient ones are always new: they are never caught up."""
