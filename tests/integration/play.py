@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 
 from tests.conftest import Bench, Serve, texts
@@ -164,6 +166,31 @@ async def open_play(
 async def current(play: Play) -> str | None:
     """The history that the lane has now."""
     return (await play.lane.describe()).run_id
+
+
+_OPENED = {
+    EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED: 1,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED: -1,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: -1,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: 1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: -1,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: -1,
+}
+"""How many more tasks and activities are open behind an event."""
+
+
+async def at_rest(lane: WorkflowHandle[Any, Any]) -> list[HistoryEvent]:
+    """The history of a lane once nothing is open in it: a result is told before the lane has heard of it."""
+
+    async def closed() -> list[HistoryEvent]:
+        events = [event async for event in lane.fetch_history_events()]
+        return events if sum(_OPENED.get(event.event_type, 0) for event in events) == 0 else []
+
+    found: list[HistoryEvent] = await until(closed)
+    return found
 
 
 async def until_moved(lane: WorkflowHandle[Any, Any], first: str | None) -> None:

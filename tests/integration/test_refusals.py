@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import Play, open_play, run_id
-from tests.integration.stage import BOUND, Stage, until
+from tests.integration.play import Play, at_rest, open_play, run_id
+from tests.integration.stage import BOUND, Stage
 from turnlane.agent import PolicyContext
 from turnlane.records.admissions import RecordIds
 from turnlane.records.errors import (
@@ -32,8 +31,6 @@ from turnlane.records.limits import Limits
 from turnlane.records.runs import Snapshot
 
 pytestmark = pytest.mark.server
-
-AT_WORK = (EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
 
 
 @pytest.fixture
@@ -56,13 +53,7 @@ async def refused(play: Play, kind: type[TurnlaneError], *args: Any, **options: 
 
 async def history(play: Play) -> list[int]:
     """The ids of the lane's history events, once it is at rest."""
-
-    async def at_rest() -> list[int]:
-        events = [event async for event in play.lane.fetch_history_events()]
-        return [event.event_id for event in events if events[-1].event_type not in AT_WORK]
-
-    found: list[int] = await until(at_rest)
-    return found
+    return [event.event_id for event in await at_rest(play.lane)]
 
 
 async def raw(play: Play, given: dict[str, Any]) -> ApplicationError:

@@ -14,7 +14,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from tests.conftest import Bench, Serve
-from tests.integration.play import Play, anything, open_play, run_id
+from tests.integration.play import Play, anything, at_rest, open_play, run_id
 from tests.integration.stage import BOUND, until
 from turnlane.activities.operator_sink import OperatorSink
 from turnlane.records.errors import ConversationActiveError, RunConflictError
@@ -51,9 +51,9 @@ async def terminal_commits(play: Play) -> int:
 
 
 async def markers(play: Play) -> int:
-    """How many local activities the lane has made so far."""
-    history = await play.lane.fetch_history()
-    return sum(event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED for event in history.events)
+    """How many local activities the lane has made once it is at rest."""
+    history = await at_rest(play.lane)
+    return sum(event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED for event in history)
 
 
 async def test_a_plain_turn_of_a_warm_lane_makes_one_commit_and_one_activity(

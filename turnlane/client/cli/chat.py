@@ -119,7 +119,7 @@ class Chat:
         )
         async with transcript:
             async for event in self.client.events(self.conversation_id, from_seq=from_seq):
-                transcript.show(event)
+                await transcript.show(event)
                 # An absorbed run has no answer of its own, and so no terminal event.
                 if isinstance(event, TerminalEvent) or (
                     isinstance(event, RunStateEvent) and event.state is RunState.SUPERSEDED

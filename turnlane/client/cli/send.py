@@ -104,7 +104,7 @@ async def tail(
         LiveTranscript(session.out, client, conversation_id, show_reasoning=reasoning) as transcript,
     ):
         async for event in client.events(conversation_id, from_seq=from_seq):
-            transcript.show(event)
+            await transcript.show(event)
 
 
 def _json_object(text: str | None, name: str) -> dict[str, Any] | None:
@@ -135,7 +135,7 @@ async def _follow(session: Session, client: Turnlane, ticket: Ticket) -> None:
     """Show the run's events to its end, and leave with an error unless it completed."""
     async with LiveTranscript(session.out, client, ticket.conversation_id, show_inputs=False) as transcript:
         async for event in ticket.events():
-            transcript.show(event)
+            await transcript.show(event)
     result = await ticket.result()
     session.out.record(result)
     if result.state is not RunState.COMPLETED:
