@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select
 
 from turnlane.records.admissions import Policy
 from turnlane.records.approvals import AskedApproval
@@ -30,9 +30,11 @@ from turnlane.records.steps import RUNS_CALLS, FinishReason
 from turnlane.store.approvals import answers_among, asked_approvals
 from turnlane.store.content import CALLS_OF_STEP
 from turnlane.store.entries import unfinished_calls
+from turnlane.store.haste import refuse_long
 from turnlane.store.payloads import OpenedLane
 from turnlane.store.rows import active_runs, load_ids, load_usage
-from turnlane.store.tables import ADMISSION, CONVERSATION, LEDGER, RUN, SEGMENT, ConversationRow, RunRow
+from turnlane.store.statements import change_row
+from turnlane.store.tables import ADMISSION, LEDGER, RUN, SEGMENT, ConversationRow, RunRow
 from turnlane.store.work import create_conversation, find_conversation, is_purged
 
 OPENED_BYTES = 112 * KIB
@@ -75,6 +77,7 @@ def open_lane(
 ) -> OpenedLane:
     """Take the next epoch for `owner`, if a carried one is still in force, and load the head."""
     row = find_conversation(connection, conversation_id)
+    refuse_long(connection, row is not None and row.version > 0)
     if row is None and is_purged(connection, conversation_id):
         return OpenedLane(epoch=carried_epoch, head=LaneHead(conversation_id=conversation_id, purged=True))
     if carried_epoch is not None and (row is None or (row.epoch != carried_epoch and row.owner != owner)):
@@ -83,8 +86,10 @@ def open_lane(
     if row.owner != owner:
         row.owner = owner
         row.epoch += 1
-        changed = {"owner": row.owner, "epoch": row.epoch}
-        connection.execute(update(CONVERSATION).where(CONVERSATION.c.id == conversation_id).values(changed))
+        change_row(connection, ConversationRow, (conversation_id,), owner=row.owner, epoch=row.epoch)
+    if row.version == 0:
+        # Nothing was committed yet, so there is nothing to load.
+        return OpenedLane(epoch=row.epoch, head=LaneHead(conversation_id=row.id, seq=row.lane_seq))
     return _load(connection, row)
 
 

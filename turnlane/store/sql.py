@@ -98,7 +98,8 @@ class SqlStore(SqlArchives):
 
     async def open_lane(self, conversation_id: str, owner: str, carried_epoch: int | None) -> OpenedLane:
         return await self._database.write(
-            lambda connection: head.open_lane(connection, conversation_id, owner, carried_epoch, self._clock())
+            lambda connection: head.open_lane(connection, conversation_id, owner, carried_epoch, self._clock()),
+            brief=True,
         )
 
     async def load_queue(self, conversation_id: str, after_run_id: str) -> tuple[tuple[LaneRun, ...], bool]:
