@@ -96,7 +96,7 @@ class LaneWork:
     async def open_lane(self, request: OpenLane) -> LaneOpened:
         """Take an epoch for a lane and load its head, unless it carries one."""
         opened = await self._store.open_lane(request.conversation_id, request.owner, request.carried_epoch)
-        agent = self._agents.get(opened.head.agent or "")
+        agent = self._agents.get(opened.head.agent or request.agent or "")
         stale = agent is not None and agent.facts.digest != request.facts_digest
         carried = request.carried_epoch is not None and not opened.head.purged
         return LaneOpened(

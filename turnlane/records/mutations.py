@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from turnlane.records.admissions import BlobRef, Input, Receipt
-from turnlane.records.base import JsonObject, Name, Payload, RecordId, Timestamp, canonical_json, digest
+from turnlane.records.base import UNSAID, JsonObject, Name, Payload, RecordId, Timestamp, canonical_json, digest
 from turnlane.records.lane import AbortReason, AgentFacts, LaneHead, LaneRun, LaneSettings, RunProgress
 from turnlane.records.messages import ControlReason, Message
 from turnlane.records.runs import Failure, QueuePriority, TerminalReason
@@ -254,12 +254,14 @@ class OpenLane(Payload):
 
     `owner` identifies the workflow run: the same owner asking twice gets the same epoch. With
     `carried_epoch` the caller is a successor by continue-as-new and must find that epoch still in force.
+    `agent` is the one that the first input names: whose facts are told, should the conversation have none yet.
     """
 
     conversation_id: RecordId
     owner: str
     carried_epoch: int | None = None
     facts_digest: str | None = None
+    agent: Annotated[Name | None, UNSAID] = None
 
 
 class LaneOpened(Payload):

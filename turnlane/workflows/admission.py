@@ -121,26 +121,31 @@ class Admissions:
             self._admit(pending, item)
 
     def _plainly_prepared(self, batch: list[Pending]) -> tuple[Policy, ...] | None:
-        """The policies of a batch that needs no word from a worker: a warm lane, an agent that checks nothing."""
+        """The policies of a batch that needs no word from a worker: the lane knows an agent that checks nothing."""
         facts = self._core.facts
-        if facts is None or facts.policy is None or facts.name != self._core.head.agent:
+        if facts is None or facts.policy is None or self._core.head.agent not in (None, facts.name):
             return None
         if not all(self._is_plain(pending) for pending in batch):
             return None
         return tuple(pending.input.policy or facts.policy for pending in batch)
 
     def _is_plain(self, pending: Pending) -> bool:
-        given, head = pending.input, self._core.head
+        given = pending.input
         return (
             given.role is Role.USER
             and given.blob is None
             and given.record_ids is None
             and given.context is None
             and given.metadata is None
-            and given.agent in (None, head.agent)
+            and self._is_for(given.agent)
             and not any(isinstance(part, FilePart) for part in given.parts)
             and not self._must_probe(pending)
         )
+
+    def _is_for(self, agent: str | None) -> bool:
+        """Whether an input is for the agent that the lane knows: the first of a conversation must name it."""
+        head, facts = self._core.head, self._core.facts
+        return agent in (None, head.agent) if head.agent is not None else facts is not None and agent == facts.name
 
     async def _prepared(self, batch: list[Pending]) -> tuple[Policy | KnownReceipt | RefusedInput, ...]:
         core = self._core

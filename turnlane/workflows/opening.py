@@ -25,6 +25,7 @@ async def open_lane(core: LaneCore, start: LaneStart) -> None:
         owner=workflow.info().run_id,
         carried_epoch=start.epoch if start.head is not None else None,
         facts_digest=core.facts.digest if core.facts else None,
+        agent=core.inbox[0].input.agent if core.inbox else None,
     )
     opened = await store_call(OPEN_LANE, request, LaneOpened, core.settings, core.outage)
     core.settings = opened.settings
