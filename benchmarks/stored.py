@@ -68,7 +68,7 @@ class StoredWork(FloorWork):
         ids = ids_for_key(conversation, given.key)
         place = await self._place(conversation)
         fence = Fence(conversation_id=conversation, epoch=place.epoch, run_id=ids.run_id, token=1, step=0, attempt=1)
-        await self._store.load_run(conversation, ids.run_id)
+        await self._store.is_active(conversation, ids.run_id)
         await self._store.load_history(conversation, ids.run_id, ())
         now = datetime.now(UTC)
         operation = Operation(

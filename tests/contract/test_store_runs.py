@@ -264,3 +264,17 @@ async def test_a_receipt_names_the_run_it_was_first_given(lane: Lane) -> None:
         found["b"].receipt.policy,
         found["b"].version,
     )
+
+
+async def test_a_run_is_active_until_it_has_ended(lane: Lane) -> None:
+    fence = await lane.begin_run("a")
+    await lane.apply(lane.admit("b"))
+    assert [True, True, False] == [
+        await lane.store.is_active(lane.conversation_id, name) for name in ("run-a", "run-b", "run-c")
+    ]
+    await lane.apply(lane.interrupt("run-a"))
+    assert await lane.store.is_active(lane.conversation_id, fence.run_id)
+    await lane.apply(lane.settle("run-a", TerminalReason.INTERRUPTED))
+
+    assert not await lane.store.is_active(lane.conversation_id, fence.run_id)
+    assert not await lane.store.is_active("none", "run-b")

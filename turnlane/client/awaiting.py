@@ -121,9 +121,10 @@ class Awaiting:
             return await self._result_by_polling(conversation_id, run_id, tenant)
         async with self._bus.subscribe(conversation_id) as news, listening(news) as listener:
             while not listener.has_ended:
-                result = await self._settled_result(conversation_id, run_id, tenant)
-                if result is not None:
-                    return result
+                if tenant is not None or not await self._reads.is_active(conversation_id, run_id):
+                    result = await self._settled_result(conversation_id, run_id, tenant)
+                    if result is not None:
+                        return result
                 ended = await _until_it_may_be_over(listener, run_id)
                 if ended is not None:
                     return ended

@@ -332,6 +332,10 @@ class StoreReads(Protocol):
         """Return the event that was appended under a key, if there is one."""
         ...
 
+    async def is_active(self, conversation_id: str, run_id: str) -> bool:
+        """Whether the conversation has this run, and it has not ended: all that most who wait for a run must know."""
+        ...
+
     async def last_seq(self, conversation_id: str, *, tenant: str | None = None) -> int:
         """Return the seq of the last ledger event, 0 for none."""
         ...

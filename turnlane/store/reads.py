@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, and_, or_, select, tuple_
+from sqlalchemy import Connection, and_, bindparam, or_, select, tuple_
 
 from turnlane.records.admissions import Policy, Receipt
 from turnlane.records.runs import ACTIVE_STATES, Run, RunView, Snapshot
 from turnlane.store.content import gather, load_messages, select_content
 from turnlane.store.pages import check_limit, read_cursor, write_cursor
 from turnlane.store.payloads import MessagePage, StoredReceipt
+from turnlane.store.prepared import Prepared
 from turnlane.store.rows import active_runs, fetch, in_queue_order, run_record
 from turnlane.store.statements import chunks, find_row
 from turnlane.store.tables import ADMISSION, MESSAGE, RUN, ConversationRow, RunRow
@@ -75,6 +76,16 @@ def load_run(connection: Connection, conversation_id: str, run_id: str, tenant: 
         run=run,
         assistant=None if answer is None else answer.message,
     )
+
+
+_STATE = Prepared(
+    select(RUN.c.state).where(RUN.c.conversation_id == bindparam("conversation_id"), RUN.c.id == bindparam("run"))
+)
+
+
+def is_active(connection: Connection, conversation_id: str, run_id: str) -> bool:
+    """Whether a conversation has a run that has not ended."""
+    return _STATE.scalar(connection, {"conversation_id": conversation_id, "run": run_id}) in ACTIVE_STATES
 
 
 def load_model(connection: Connection, conversation_id: str, tenant: str | None) -> str | None:

@@ -279,6 +279,11 @@ class SqlStore(SqlArchives):
             lambda connection: reads.load_run(connection, conversation_id, run_id, tenant), brief=True
         )
 
+    async def is_active(self, conversation_id: str, run_id: str) -> bool:
+        return await self._database.read(
+            lambda connection: reads.is_active(connection, conversation_id, run_id), brief=True
+        )
+
     async def load_model(self, conversation_id: str, *, tenant: str | None = None) -> str | None:
         return await self._database.read(lambda connection: reads.load_model(connection, conversation_id, tenant))
 
