@@ -304,3 +304,26 @@ def test_a_state_folder_with_a_long_path_gets_a_short_private_socket(tmp_path: P
     assert 100 >= len(str(path))
     assert 0o700 == stat.S_IMODE(path.parent.stat().st_mode)
     path.parent.rmdir()
+
+
+async def test_who_hears_gets_what_is_there_what_comes_in_time_and_no_more() -> None:
+    bus = InProcessBus()
+    async with bus.subscribe("c") as watch:
+        first, second = delta(1), delta(2)
+        bus.publish(first)
+        assert first == await watch.hear(60)
+        hearing = asyncio.create_task(watch.hear(60))
+        await asyncio.sleep(0)
+        bus.publish(second)
+        assert (second, None, False) == (await hearing, await watch.hear(0.001), watch.is_over)
+        hearing = asyncio.create_task(watch.hear(60))
+        await asyncio.sleep(0)
+        hearing.cancel()
+        await asyncio.wait({hearing})
+        bus.publish(first)
+        assert first == await watch.hear(60)
+        hearing = asyncio.create_task(watch.hear(60))
+        await asyncio.sleep(0)
+        bus.publish(second)
+        await bus.close()
+        assert (second, None, True) == (await hearing, await watch.hear(60), watch.is_over)

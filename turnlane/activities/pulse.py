@@ -23,31 +23,37 @@ BEAT_SECONDS = 2.0
 @contextlib.asynccontextmanager
 async def at_work() -> AsyncIterator[None]:
     """Heartbeat while the context is open; what its worker's shutdown cancels in there fails, to be tried elsewhere."""
-    async with _heartbeats():
-        with _moved_at_shutdown():
-            yield
+    with _heartbeats(), _moved_at_shutdown():
+        yield
 
 
-@contextlib.asynccontextmanager
-async def _heartbeats() -> AsyncIterator[None]:
+@contextlib.contextmanager
+def _heartbeats() -> Iterator[None]:
     """Heartbeat every two seconds while the context is open, whatever else goes on.
 
     The start of an activity counts as a beat; one that is over at once makes no other.
     """
-    task = asyncio.create_task(_beat())
+    pulse = _Pulse()
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        pulse.stop()
 
 
-async def _beat() -> None:
-    await asyncio.sleep(FIRST_BEAT_SECONDS)
-    while True:
+class _Pulse:
+    """A timer that beats: most activities are over before it does, and a task would cost more than it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(FIRST_BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        self._next = self._loop.call_later(BEAT_SECONDS, self._beat)
         activity.heartbeat()
-        await asyncio.sleep(BEAT_SECONDS)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._next.cancel()
 
 
 class Cut(StrEnum):

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from turnlane.records.events import DURABLE_TYPES, Event
-from turnlane.store.bus import EventBus, Resync
+from turnlane.store.bus import EventBus, Resync, Watch
 from turnlane.store.protocol import Store
 
 QUIET_SECONDS = 1.0
@@ -121,6 +121,10 @@ class Listener:
 
     async def hear(self, seconds: float) -> Event | Resync | None:
         """The next news, or None when there is none in time, or never again (`has_ended`)."""
+        if isinstance(self._news, Watch):
+            heard = await self._news.hear(seconds)
+            self.has_ended = heard is None and self._news.is_over
+            return heard
         if self._next is None:
             self._next = asyncio.ensure_future(_next(self._news))
         done, _ = await asyncio.wait({self._next}, timeout=seconds)

@@ -82,6 +82,20 @@ class Watch(AsyncIterator[Event | Resync]):
         self._ended = True
         self._wake.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was read, and nothing more will come."""
+        return self._ended and not self._queue
+
+    async def hear(self, seconds: float) -> Event | Resync | None:
+        """The next item; None when there is none within `seconds`, or the watch is over. Nothing is lost by that."""
+        if not self._queue and not self._ended:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+        return self._queue.popleft() if self._queue else None
+
     async def __anext__(self) -> Event | Resync:
         while not self._queue:
             if self._ended:
