@@ -20,7 +20,7 @@ from turnlane.records.errors import StoreUnavailableError
 from turnlane.records.lane import LaneSettings
 from turnlane.records.mutations import CommitBatch
 from turnlane.store.bus import InProcessBus
-from turnlane.store.payloads import Committed
+from turnlane.store.payloads import Committed, StepFinish, Written
 from turnlane.store.protocol import Store
 from turnlane.store.sql import SqlStore
 from turnlane.testing.races import Barrier
@@ -28,12 +28,14 @@ from turnlane.worker import build_worker
 
 
 class BreakableStore:
-    """A store whose commits get no answer while it is broken."""
+    """A store whose commits get no answer while it is broken, and whose steps hear late that they ended, if `late` is
+    set."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._changed = asyncio.Condition()
         self.is_broken = False
+        self.late: Barrier | None = None
         self.refused = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -47,6 +49,13 @@ class BreakableStore:
             self.refused += 1
             self._changed.notify_all()
         raise StoreUnavailableError("the store is broken")
+
+    async def finish_step(self, finish: StepFinish, now: datetime) -> Written:
+        """Store the end of a step, and say so when it may be heard of."""
+        written = await self._store.finish_step(finish, now)
+        if self.late is not None:
+            await self.late.wait()
+        return written
 
     async def until_refused(self, times: int) -> None:
         """Return once that many commits were refused."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from tests.replay.recipes import HOLD_THEN_ANSWER, answered_together, ended, slow, turn
+from tests.integration.play import at_rest
+from tests.integration.stage import BOUND
+from tests.replay.recipes import ADD, HOLD_THEN_ANSWER, add, answered_together, ended, slow, turn
 from tests.replay.studio import Studio, agent, by_step
 from turnlane.agent import PolicyContext
 from turnlane.agent.models import Say
 from turnlane.records.admissions import Policy
 from turnlane.records.errors import AgentMismatchError, IdempotencyConflictError, RunConflictError
 from turnlane.records.runs import TerminalReason
+from turnlane.testing.races import Barrier
 
 # --- what policies do ---------------------------------------------------------------------------
 
@@ -44,6 +47,48 @@ async def interrupt_by_input(studio: Studio) -> None:
         second = await client.submit(studio.name, "two", policy=Policy.INTERRUPT)
         await ended(first, TerminalReason.INTERRUPTED)
         await ended(second)
+
+
+@turn
+async def behind_the_end(studio: Studio) -> None:
+    """Inputs that come as soon as the answer before is there: often in the task in which the lane hears of that."""
+    async with studio.serving(agent(by_step([ADD, ADD], [Say("3.")]), tools=[add])) as client:
+        for word in ("one", "two", "three", "four", "five", "six"):
+            await ended(await client.submit(studio.name, word))
+        await at_rest(studio.lane)
+
+
+@turn
+async def late_interrupt(studio: Studio) -> None:
+    """Wishes about a run that its last step has ended, before the lane hears of that."""
+    async with studio.serving(agent(by_step([Say("Hello.")]))) as client:
+        studio.store.late = late = Barrier("late", BOUND)
+        first = await client.submit(studio.name, "one")
+        await late.until_reached()
+        with suppress(RunConflictError):
+            await client.interrupt(studio.name)
+        await studio.lane.signal("stop")
+        second = await client.submit(studio.name, "two", policy=Policy.SUPERSEDE)
+        late.release()
+        await ended(first)
+        await ended(second)
+        await at_rest(studio.lane)
+
+
+@turn
+async def shutdown_between_runs(studio: Studio) -> None:
+    """A lane that is cancelled while its run goes on and others wait, and its next life."""
+    async with studio.serving(agent(slow(studio))) as client:
+        first = await client.submit(studio.name, "one")
+        second = await client.submit(studio.name, "two")
+        await studio.until_speaking()
+        await studio.remember()
+        await studio.lane.cancel()
+        await ended(first, TerminalReason.SHUTDOWN)
+        third = await client.submit(studio.name, "three")
+        await ended(second)
+        await ended(third)
+        await at_rest(studio.lane)
 
 
 @turn
