@@ -20,7 +20,7 @@ from turnlane.store.prepared import Prepared
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
 
-SHORT = 128
+SHORT = 512
 """Up to how many messages a conversation is read in passing."""
 
 REMEMBERED = 4096
