@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
@@ -33,6 +37,8 @@ from turnlane.store.protocol import Store
 from turnlane.workflows.lane import ConversationLane
 
 logger = logging.getLogger(__name__)
+
+_Given = TypeVar("_Given")
 
 TASK_QUEUE = "turnlane"
 SEARCH_ATTRIBUTES = ("TurnlaneAgent", "TurnlaneState")
@@ -61,7 +67,9 @@ def build_worker(
     died is offered to the others after two seconds. Give a `build_id` (or a `deployment_config`) to tell
     releases of an application apart in Temporal; without one it is turnlane's version. With `sandboxed`, lanes
     run in the SDK's sandbox, which finds out what a workflow must not do, and costs a fifth of a turn's work; the
-    lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. `approval_keys` sign what
+    lane is turnlane's own code, and is replayed in the sandbox by turnlane's tests. Without it they decide on the
+    worker's event loop, which spares each decision a change of threads and goes without the SDK's deadlock detection;
+    a `workflow_task_executor` of your own brings both back. `approval_keys` sign what
     people are asked to approve; without them those of `TURNLANE_APPROVAL_KEYS` do, if there are any. With
     `invocations` (a `ModelInvocations`), runs leave receipts. `operator_events` are told of runs and their steps; the
     sink stays open when the worker ends. Raises ValueError for two agents of one name, and for
@@ -75,6 +83,8 @@ def build_worker(
         settings = (settings or LaneSettings()).model_copy(update={"invocations": True})
     if operator_events is not None and not isinstance(operator_events, OperatorSink):
         raise TypeError("operator_events is an OperatorSink: make one of your function")
+    if not sandboxed:
+        options.setdefault("workflow_task_executor", _OnTheLoop(max_workers=1))
     worker = Worker(
         client,
         task_queue=task_queue,
@@ -92,6 +102,31 @@ def build_worker(
     )
     _hear_all_first(worker)
     return worker
+
+
+class _OnTheLoop(ThreadPoolExecutor):
+    """Runs what it is given on the event loop that gives it, as soon as the loop comes to it. It starts no thread.
+
+    A lane's decision is tenths of a millisecond of pure code, and a change to a thread and back costs as much. The
+    future is the loop's own, which `run_in_executor` takes as it is.
+    """
+
+    def submit(self, fn: Callable[..., _Given], /, *args: Any, **kwargs: Any) -> Future[_Given]:
+        loop = asyncio.get_running_loop()
+        given: asyncio.Future[_Given] = loop.create_future()
+
+        def run() -> None:
+            if given.cancelled():
+                return
+            try:
+                tell = partial(given.set_result, fn(*args, **kwargs))
+            except BaseException as error:  # whoever waits is told, as a thread would tell them
+                tell = partial(given.set_exception, error)
+            asyncio._set_running_loop(loop)  # a workflow is a loop of its own, and leaves none behind it
+            tell()
+
+        loop.call_soon(run, context=Context())  # a thread would not see the caller's context either
+        return cast("Future[_Given]", given)
 
 
 def _hear_all_first(worker: Worker) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.errors import InvalidInputError
 from turnlane.records.events import AdmissionEvent, AssistantCheckpointEvent, DurableEvent, TerminalEvent
-from turnlane.records.messages import MessageStatus, TextPart
+from turnlane.records.messages import FilePart, MessageStatus, TextPart
 from turnlane.records.runs import RunState, TerminalReason
 from turnlane.records.usage import computed, stated
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 def ids(events: Sequence[DurableEvent]) -> list[str]:
     return [event.event_id for event in events]
+
+
+def to_the_letter(event: DurableEvent) -> str:
+    """An event's JSON, in which 1 and 1.0 are two things; the order of keys means nothing."""
+    return canonical_json(event.model_dump(mode="json"))
 
 
 async def test_an_admission_is_told_with_its_input_and_run(lane: Lane) -> None:
@@ -133,6 +139,16 @@ async def test_a_late_reader_is_told_what_was_published(lane: Lane) -> None:
     published = [event for event in (*told, *ended) if not isinstance(event, AssistantCheckpointEvent)]
     assert published == list(caught_up)
     assert (await lane.store.read_events(lane.conversation_id)).items[-1].seq == last
+
+
+async def test_an_input_is_told_to_the_letter_as_it_is_kept(lane: Lane) -> None:
+    metadata: JsonObject = {"z": 1.0, "a": [None, True, 2**53, 1e300, -0.5], "text": "ü\u2028\U0001f600", "none": {}}
+    parts = (TextPart(text="line\nline\u0007"), FilePart(media_type="image/png", reference="file:a"))
+    message = lane.message("in-a", parts=parts, metadata=metadata)
+    published = (await lane.commit(lane.admit("a", message=message))).events
+    caught_up, _ = await lane.store.events_since(lane.conversation_id, 0)
+
+    assert [to_the_letter(event) for event in caught_up] == [to_the_letter(event) for event in published]
 
 
 async def test_a_late_reader_is_told_only_the_draft_that_stands(lane: Lane) -> None:

@@ -22,6 +22,30 @@ pytestmark = pytest.mark.server
 # --- fresh histories ----------------------------------------------------------------------------
 
 
+async def test_a_worker_that_took_a_task_and_is_gone_holds_no_history_up_for_long(
+    bench: Bench, serve: Serve, conversation: str
+) -> None:
+    play = await open_play(bench, serve, conversation, settings=LaneSettings(events_between_runs=20))
+    play.stage.play()
+    patience: set[float] = set()
+    histories: set[str | None] = set()
+    for name in ("by update", "again", "once more"):
+        await (await play.submit(name)).result(BOUND)
+        patience.add(await _task_timeout(play))
+        histories.add(await current(play))
+    other = Play(bench, bench.client(), f"{conversation}-signalled", bench.store)
+    await (await other.submit("by signal", via="signal")).result(BOUND)
+    patience.add(await _task_timeout(other))
+
+    assert {5.0} == patience
+    assert 1 < len(histories)
+
+
+async def _task_timeout(play: Play) -> float:
+    description = await play.lane.describe()
+    return description.raw_description.execution_config.default_workflow_task_timeout.ToTimedelta().total_seconds()
+
+
 async def test_inputs_in_a_hurry_outlive_fresh_histories(bench: Bench, serve: Serve, conversation: str) -> None:
     play = await open_play(bench, serve, conversation, settings=LaneSettings(events_between_runs=60))
     play.stage.play()

@@ -50,6 +50,13 @@ LANE = "ConversationLane"
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 0.3
 
+TASK_TIMEOUT = timedelta(seconds=5)
+"""How long the server waits for a worker that took a lane's task: half of its usual patience.
+
+A lane decides in milliseconds, and says so when a commit takes longer. A worker that dies with a task in its hands, or
+is given one while it ends, holds the lane up for this long.
+"""
+
 UPDATES_AT_ONCE = 4
 """How many short updates one client has in flight to a lane.
 
@@ -126,6 +133,7 @@ class LaneCalls:
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 start_signal=name,
                 start_signal_args=[argument],
+                task_timeout=TASK_TIMEOUT,
                 static_summary=_summary(conversation_id),
             )
 
@@ -254,6 +262,7 @@ class LaneCalls:
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            task_timeout=TASK_TIMEOUT,
             static_summary=_summary(conversation_id),
         )
 

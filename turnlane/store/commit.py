@@ -35,7 +35,7 @@ from turnlane.records.mutations import (
     StartRun,
 )
 from turnlane.store.curate import choose_model, compact, erase, seed
-from turnlane.store.delivery import Told, load_notes, make_events
+from turnlane.store.delivery import load_notes
 from turnlane.store.effects import Change, admit, request_interrupt, requeue, start
 from turnlane.store.payloads import Committed
 from turnlane.store.settle import find_own_end, settle
@@ -86,8 +86,7 @@ def commit(connection: Connection, batch: CommitBatch, now: datetime) -> Committ
     results += [_apply(work, batch, mutation) for mutation in new]
     if new:
         work.flush(now)
-    events = make_events(connection, batch.conversation_id, work.told)
-    return Committed(reply=CommitReply(outcome=CommitOutcome.APPLIED, results=tuple(results)), events=events)
+    return Committed(reply=CommitReply(outcome=CommitOutcome.APPLIED, results=tuple(results)), events=work.events())
 
 
 def _refused(outcome: CommitOutcome) -> Committed:
@@ -125,7 +124,7 @@ def _answers(work: Work, first: int, last: int) -> dict[int, Answer]:
         revisions = json.loads(row.revisions)
         result = MutationResult(seq=row.mutation_seq, version=row.version, ledger_seq=row.seq, revisions=revisions)
         answers[row.mutation_seq] = Answer(row.digest, result)
-        work.told.extend(Told(note, row.version, row.occurred_at) for note in load_notes(row.notes))
+        work.tell(load_notes(row.notes), row.version, row.occurred_at)
     for row in work.connection.execute(_no_changes(work, first, last)) if len(answers) <= last - first else ():
         result = MutationResult(seq=row.mutation_seq, version=row.version, ledger_seq=row.ledger_seq)
         answers[row.mutation_seq] = Answer(row.digest, result)

@@ -6,7 +6,7 @@ after a commit and the one that a late reader makes from the ledger are made by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, NamedTuple
 
@@ -103,11 +103,14 @@ def load_notes(text: str | None) -> tuple[Note, ...]:
     return NOTES.validate_json(text) if text else ()
 
 
-def make_events(connection: Connection, conversation_id: str, told: list[Told]) -> tuple[DurableEvent, ...]:
-    """Return the events that notes stand for, with messages as they are now."""
-    wanted = list(dict.fromkeys(item.note.message_id for item in told if item.note.message_id is not None))
+def make_events(
+    connection: Connection, conversation_id: str, told: Sequence[Told], known: Mapping[str, Message]
+) -> tuple[DurableEvent, ...]:
+    """Return the events that notes stand for, with messages as they are now; those `known` are not read."""
+    named = dict.fromkeys(item.note.message_id for item in told if item.note.message_id is not None)
+    wanted = [message_id for message_id in named if message_id not in known]
     stored = load_messages(connection, conversation_id, wanted) if wanted else {}
-    messages = {message_id: found.message for message_id, found in stored.items()}
+    messages = {**known, **{message_id: found.message for message_id, found in stored.items()}}
     return tuple(_event(conversation_id, item, messages) for item in told)
 
 

@@ -123,6 +123,7 @@ def admit(work: Work, effect: AdmitInput, at: datetime) -> Change:
     _refuse_reserved(work, message.id, run.assistant_message_id if effect.run is not None else None)
     place = STRIDE * (len(load_ids(run.input_ids)) - 1)
     insert_message(work, message, block_of(work, run), place, run.id)
+    work.know(message)
     if message.role is Role.TOOL:
         take_answers(work, run, message, at)
     _insert_receipt(work, effect)

@@ -24,7 +24,7 @@ from turnlane.records.steps import Fence
 from turnlane.records.usage import UNREPORTED, Usage, add_usage, stated
 from turnlane.store.content import CALL, MODEL
 from turnlane.store.curate import plant
-from turnlane.store.delivery import CheckpointNote, Note, OperationNote, Told, load_notes, make_events
+from turnlane.store.delivery import CheckpointNote, Note, OperationNote, load_notes
 from turnlane.store.describe import describe_parts
 from turnlane.store.payloads import NewCall, StepFinish, StepStart, Written
 from turnlane.store.rows import dump_parts, dump_usage, load_usage
@@ -140,7 +140,8 @@ def checkpoint(
     work, run = check_attempt(connection, fence, assistant_id, ONLY_RUNNING)
     if not run.attempt_open:
         raise stale(fence)
-    _write_draft(work, run, fence.step, tuple(parts), now)
+    _write_step(work, run, fence.step, tuple(parts))
+    touch_message(work, assistant_id, now)
     notes = () if operation is None else (_operation_note(run, operation),)
     draft = describe_parts(assistant_id, MessageStatus.STREAMING, tuple(parts))
     effect: JsonObject = {"step": fence.step, "assistant": draft}
@@ -164,8 +165,11 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
     work, run = check_attempt(connection, fence, finish.assistant_message_id, states)
     if not run.attempt_open:
         return _settled(work, run) or unchanged(work, run)
+    settles = finish.settles and run.state == RunState.RUNNING
     parts = finish.parts if finish.keep_parts else ()
-    _write_draft(work, run, fence.step, parts, now)
+    _write_step(work, run, fence.step, parts)
+    if not settles:
+        touch_message(work, run.assistant_message_id, now)
     if finish.keep_parts:
         # What a step said that failed or was cut is kept, but a lane that is lost behind it makes it again.
         run.steps_done = fence.step + (finish.operation.phase is OperationPhase.COMPLETED)
@@ -177,7 +181,7 @@ def finish_step(connection: Connection, finish: StepFinish, now: datetime) -> Wr
     payload: JsonObject = {"step": fence.step, "assistant": draft, "operation": _operation_json(finish.operation)}
     advance(work, run, now, MutationKind.CHECKPOINT, notes, payload)
     work.record(LedgerKind.PROVIDER_RESPONSE, now, finish.evidence)
-    if finish.settles and run.state == RunState.RUNNING:
+    if settles:
         _settle(work, run, now)
     return written(work, run, now)
 
@@ -206,10 +210,9 @@ def _settled(work: Work, run: RunRow) -> Written | None:
     entry = find_own_end(work.connection, run)
     if entry is None:
         return None
-    work.told.extend(Told(note, entry.version, entry.occurred_at) for note in load_notes(entry.notes))
-    events = make_events(work.connection, work.conversation_id, work.told)
+    work.tell(load_notes(entry.notes), entry.version, entry.occurred_at)
     landing = Landing(entry.version, run.revision)
-    return Written(version=entry.version, revision=run.revision, events=events, settled=landing)
+    return Written(version=entry.version, revision=run.revision, events=work.events(), settled=landing)
 
 
 def _spent(finish: StepFinish) -> Usage | None:
@@ -221,10 +224,9 @@ def _step_segments(work: Work, run: RunRow) -> tuple[ColumnElement[bool], ...]:
     return (SEGMENT.c.conversation_id == work.conversation_id, SEGMENT.c.message_id == run.assistant_message_id)
 
 
-def _write_draft(work: Work, run: RunRow, step: int, parts: tuple[Part, ...], now: datetime) -> None:
+def _write_step(work: Work, run: RunRow, step: int, parts: tuple[Part, ...]) -> None:
     place = (work.conversation_id, run.assistant_message_id, step, 0)
     change_row(work.connection, SegmentRow, place, parts=dump_parts(parts))
-    touch_message(work, run.assistant_message_id, now)
 
 
 def touch_message(work: Work, message_id: str, now: datetime) -> None:
@@ -292,9 +294,8 @@ def advance(
 def written(work: Work, run: RunRow, now: datetime) -> Written:
     """Write everything back and say where it landed."""
     work.flush(now)
-    events = make_events(work.connection, work.conversation_id, work.told)
     settled = Landing(work.head.version, run.revision) if run.state == RunState.COMPLETED else None
-    return Written(version=work.head.version, revision=run.revision, events=events, settled=settled)
+    return Written(version=work.head.version, revision=run.revision, events=work.events(), settled=settled)
 
 
 def unchanged(work: Work, run: RunRow) -> Written:

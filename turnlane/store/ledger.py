@@ -125,7 +125,7 @@ def events_since(
         for note in load_notes(row.notes)
         if not isinstance(note, CheckpointNote) or row.seq in drafts
     ]
-    return make_events(connection, conversation_id, told), rows[-1].seq if rows else seq
+    return make_events(connection, conversation_id, told, {}), rows[-1].seq if rows else seq
 
 
 def _standing_drafts(connection: Connection, conversation_id: str) -> frozenset[int]:

@@ -1,13 +1,14 @@
 """Statements by primary key, built once a table: insert, find and update a row; and how many ids one may name.
 
 Building a statement costs more than running it on SQLite; so the hot paths use these, with values as
-parameters. A row to write is a plain namespace, typed as the row class that it stands for: it can be
-changed freely, and an attribute is an attribute, without the ORM's bookkeeping.
+parameters. A row to write is a namespace, typed as the row class that it stands for: it can be changed
+freely, and an attribute is an attribute, without the ORM's bookkeeping. It knows how it stands in its table,
+so that writing it back writes what is different, and leaves the indexes of all other columns alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -27,9 +28,19 @@ _KEY = "key_"
 _CHUNK = 500
 
 
+class _RowToWrite(SimpleNamespace):
+    """A row's columns as they are to be, and as they stand in the table; nothing stands there of a new one."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, columns: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+        super().__init__(**columns)
+        self.stored = stored
+
+
 def new_row(kind: type[Row], /, **values: Any) -> Row:
     """Return a row of `kind` with the class's defaults, to be inserted."""
-    return cast(Row, SimpleNamespace(**{**_defaults(kind), **values}))
+    return cast(Row, _RowToWrite({**_defaults(kind), **values}, {}))
 
 
 def insert_rows(connection: Connection, kind: type[Row], *rows: Row) -> None:
@@ -38,19 +49,27 @@ def insert_rows(connection: Connection, kind: type[Row], *rows: Row) -> None:
         _insert(kind).change(connection, vars(rows[0]))
     elif rows:
         _insert(kind).change_each(connection, [vars(row) for row in rows])
+    for row in rows:
+        cast(_RowToWrite, row).stored = vars(row).copy()
 
 
 def find_row(connection: Connection, kind: type[Row], *key: str | int, lock: bool = False) -> Row | None:
     """Return the row with a primary key, free to be changed and written back. `lock` holds it to the end."""
     names = _key_names(kind)
     found = _find(kind, lock).first(connection, dict(zip(names, key, strict=True)))
-    return None if found is None else cast(Row, SimpleNamespace(**found._asdict()))
+    if found is None:
+        return None
+    columns = found._asdict()
+    return cast(Row, _RowToWrite(columns, columns))
 
 
 def update_row(connection: Connection, kind: type[Row], row: Row) -> None:
-    """Write a row back as it is now."""
-    values = dict(vars(row))
-    change_row(connection, kind, tuple(values.pop(name) for name in _key_names(kind)), **values)
+    """Write back what a row that was found or inserted has different now."""
+    columns, stored = vars(row), cast(_RowToWrite, row).stored
+    changed = {name: value for name, value in columns.items() if value != stored[name]}
+    if changed:
+        change_row(connection, kind, tuple(columns[name] for name in _key_names(kind)), **changed)
+        cast(_RowToWrite, row).stored = columns.copy()
 
 
 def change_row(connection: Connection, kind: type[Row], key: Key, /, **values: Any) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, select
 
 from turnlane.records.base import JsonObject, canonical_json
 from turnlane.records.errors import ConversationPurgedError, StoreIntegrityError
+from turnlane.records.events import DurableEvent
 from turnlane.records.ledger import LedgerKind
+from turnlane.records.messages import Message
 from turnlane.records.runs import LIVE_STATES
 from turnlane.records.spending import Tally
-from turnlane.store.delivery import Note, Told, dump_notes
+from turnlane.store.delivery import Note, Told, dump_notes, make_events
 from turnlane.store.holding import has_many_writers, hold_name
 from turnlane.store.statements import find_row, insert_rows, new_row, update_row
 from turnlane.store.tables import TOMBSTONE, ConversationRow, LedgerRow, RunRow
@@ -70,7 +72,8 @@ class Work:
         self.connection = connection
         self.head = head
         self.conversation_id = head.id
-        self.told: list[Told] = []
+        self._told: list[Told] = []
+        self._messages: dict[str, Message] = {}
         self._runs: dict[str, RunRow] = {}
         self._stored: set[str] = set()
         self._touched: dict[str, None] = {}
@@ -108,6 +111,10 @@ class Work:
         run.updated_at = at
         self._touched[run.id] = None
 
+    def know(self, message: Message) -> None:
+        """Take a message that this transaction inserts whole, so that it is not read to be told."""
+        self._messages[message.id] = message
+
     def take_position(self) -> int:
         """Give the next position in the causal order."""
         position = self.head.next_position
@@ -135,8 +142,16 @@ class Work:
             notes=dump_notes(notes),
         )
         self._entries.append(entry)
-        self.told.extend(Told(note, entry.version, at) for note in notes)
+        self.tell(notes, entry.version, at)
         return entry
+
+    def tell(self, notes: Iterable[Note], version: int, at: datetime) -> None:
+        """Tell watchers, once the transaction is through, what `notes` say."""
+        self._told.extend(Told(note, version, at) for note in notes)
+
+    def events(self) -> tuple[DurableEvent, ...]:
+        """What watchers are told, with messages as they are now; what is written must be flushed."""
+        return make_events(self.connection, self.conversation_id, self._told, self._messages)
 
     def flush(self, now: datetime) -> None:
         """Write runs, ledger entries and counters."""
