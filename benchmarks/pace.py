@@ -62,11 +62,11 @@ def _ratio(ours: list[TurnTime], floor: list[TurnTime]) -> float:
     return round(median(t.result for t in ours) / median(t.result for t in floor), 3)
 
 
-async def throughput(stage: Stage, conversations: int, turns: int, rounds: int) -> dict[str, Any]:
-    """Turns a second with many conversations at once; the best of `rounds` each, alternating."""
+async def throughput(stage: Stage, conversations: int, turns: int, blocks: int) -> dict[str, Any]:
+    """Turns a second with many conversations at once; the best of `blocks` each, alternating."""
     contenders = _contenders(stage)
     rates: dict[str, list[float]] = {"floor": [], "floor_stored": [], "lane": []}
-    for _ in range(rounds):
+    for _ in range(blocks):
         for name, taken in rates.items():
             taken.append(await _rate(contenders[name], conversations, turns))
     best = {name: max(taken) for name, taken in rates.items()}

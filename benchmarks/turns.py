@@ -35,12 +35,13 @@ class Extent:
     turns: int = 120
     conversations: int = 50
     rounds: int = 3
+    blocks: int = 5
     history_turns: int = 24
     long_turns: int = 200
     deltas: int = 200
 
 
-QUICK = Extent(turns=30, conversations=20, rounds=1, history_turns=6, long_turns=60, deltas=60)
+QUICK = Extent(turns=30, conversations=20, rounds=1, blocks=1, history_turns=6, long_turns=60, deltas=60)
 
 PARTS = ("sequential", "throughput", "history", "streaming", "long", "start", "killed")
 
@@ -64,7 +65,7 @@ async def _in_process(made: Stage, extent: Extent, parts: tuple[str, ...], repor
         if "sequential" in parts:
             report["sequential"] = await sequential(made, extent.turns)
         if "throughput" in parts:
-            report["throughput"] = await throughput(made, extent.conversations, 4, extent.rounds)
+            report["throughput"] = await throughput(made, extent.conversations, 4, extent.blocks)
         if "history" in parts:
             report["history"] = await per_turn(made, extent.history_turns)
     if "streaming" in parts:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from turnlane.activities.beginnings import digest_of
 from turnlane.activities.providers.base import Finish
 from turnlane.agent.models import Model
 from turnlane.records.base import JsonObject, derived_id
@@ -32,9 +31,6 @@ class Spent:
 NOTHING = Spent()
 """Nothing was reported."""
 
-_UNSENT: Any = {"messages": {"__all__": {"record_id"}}}
-"""What of a prompt is for us alone."""
-
 
 def request_evidence(fence: Fence, model: Model, prompt: Prompt, context: ContextFigures | None = None) -> JsonObject:
     """Which model is called for which attempt, with how many messages, and the digest of all that is sent.
@@ -50,8 +46,15 @@ def request_evidence(fence: Fence, model: Model, prompt: Prompt, context: Contex
         "provider": model.reported_provider,
         "model": model.name,
         "messages": len(prompt.messages),
-        "body_sha256": hashlib.sha256(prompt.model_dump_json(exclude=_UNSENT).encode()).hexdigest(),
+        "body_sha256": _digest(fence.conversation_id, prompt),
     }
+
+
+def _digest(conversation_id: str, prompt: Prompt) -> str:
+    """The digest of all that a prompt sends; the ids of records are for us alone."""
+    digest = digest_of(conversation_id, prompt.messages)
+    digest.update(prompt.model_dump_json(exclude={"messages"}).encode())
+    return digest.hexdigest()
 
 
 def response_evidence(

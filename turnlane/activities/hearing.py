@@ -7,6 +7,7 @@ from datetime import datetime
 
 from turnlane.activities.asking import asked
 from turnlane.activities.attachments import Attachments
+from turnlane.activities.beginnings import NOTHING, begin
 from turnlane.activities.failing import failing_as
 from turnlane.activities.projection import project
 from turnlane.activities.record_order import in_order
@@ -37,9 +38,19 @@ async def hear(
     if options.project is not None:
         heard = [_told(item, own) for item, own in in_order(history, taken, step)]
         return await _by_application(options.project, [message for message in heard if message.parts], tools)
-    resolved = await files.resolve(history)
+    # An input that was taken on the way is told where it was taken.
+    told = NOTHING if taken else begin(history)
+    resolved = await files.resolve(history[len(told.records) :])
     return project(
-        history, taken=taken, instructions="", tools=tools, step=step, options=options, resolved=resolved, now=now
+        history,
+        taken=taken,
+        instructions="",
+        tools=tools,
+        step=step,
+        options=options,
+        resolved=resolved,
+        now=now,
+        told=told,
     )
 
 

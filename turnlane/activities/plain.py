@@ -32,7 +32,7 @@ def plain_message(item: HistoryMessage) -> PromptMessage | None:
     if known is not None and known[0] is item:
         return known[1]
     made = _made(item)
-    if made is not None and _size(made) <= REMEMBERED_SIZE:
+    if made is not None and is_remembered(made):
         with _lock:
             _known[id(item)] = (item, made)
             if len(_known) > REMEMBERED:
@@ -40,8 +40,9 @@ def plain_message(item: HistoryMessage) -> PromptMessage | None:
     return made
 
 
-def _size(message: PromptMessage) -> int:
-    return sum(len(part.text) for part in message.parts if isinstance(part, TextPart))
+def is_remembered(message: PromptMessage) -> bool:
+    """Whether a plain record's message is small enough to be kept: one that is not is made anew each time."""
+    return sum(len(part.text) for part in message.parts if isinstance(part, TextPart)) <= REMEMBERED_SIZE
 
 
 def _made(item: HistoryMessage) -> PromptMessage | None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from turnlane.activities.attachments import Attachments, without_files
+from turnlane.activities.beginnings import found_in
 from turnlane.activities.budgeting import Budgeting, OversizedPromptError, Weighing, uncut
 from turnlane.activities.catalog_step import CatalogStep, base_tools, offer_tools, surface_of
 from turnlane.activities.clock import utc_now
@@ -221,7 +222,8 @@ class Preparation:
     # --- the check --------------------------------------------------------------------------------
 
     def _check(self, prompt: Prompt) -> None:
-        faults = check_prompt(prompt)
+        sound = len(found_in(self._request.fence.conversation_id, prompt.messages).messages)
+        faults = check_prompt(prompt, sound)
         if faults:
             run_id = self._request.fence.run_id
             logger.error("run %s: the prompt is not legal: %s", run_id, "; ".join(map(str, faults)))

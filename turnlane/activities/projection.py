@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from turnlane.activities.attachments import Resolved, attached
+from turnlane.activities.beginnings import NOTHING, Beginning
 from turnlane.activities.chronology import START
 from turnlane.activities.failing import ApplicationFailedError
 from turnlane.activities.placeholders import CUT_CALL, LIVE_CALL, UNUSED_CALL
@@ -84,13 +85,15 @@ def project(
     options: HistoryOptions = _ALL_WELL,
     resolved: Resolved | None = None,
     now: datetime | None = None,
+    told: Beginning = NOTHING,
 ) -> Prompt:
     """Return the prompt for step `step` of the run whose assistant message is still streaming.
 
-    `resolved` is what the application said of files, `now` the time that approvals expire by. Raises
-    ApplicationFailedError, with the record's id, for a history that the options refuse.
+    `resolved` is what the application said of files, `now` the time that approvals expire by. `told` is what the
+    history begins with, where that is known; nothing was taken in it. Raises ApplicationFailedError, with the
+    record's id, for a history that the options refuse.
     """
-    walk = _walked(history, taken, step, options, resolved, now)
+    walk = _walked(history, taken, step, options, resolved, now, told)
     return walk.prompt(instructions, tools)
 
 
@@ -117,9 +120,13 @@ def _walked(
     options: HistoryOptions,
     resolved: Resolved | None,
     now: datetime | None,
+    told: Beginning = NOTHING,
 ) -> _Walk:
-    walk = _Walk(options, resolved or {}, _own_approvals(history), PromptWriter(now))
-    for item, own in in_order(history, taken, step):
+    rest = history[len(told.records) :]
+    walk = _Walk(options, resolved or {}, _own_approvals(rest), PromptWriter(now))
+    if told.records:
+        walk.begin(told)
+    for item, own in in_order(rest, taken, step):
         walk.take(item, own)
     return walk
 
@@ -157,6 +164,12 @@ class _Walk:
         self._user_spoke = False
         self._is_compacted = False
         self._chronology = START
+
+    def begin(self, told: Beginning) -> None:
+        """Take the plain records that the history begins with, without decisions on each."""
+        self._conversation = told.records[0].message.conversation_id
+        self._hear_user()
+        self.writer.begin(told.messages)
 
     def take(self, item: HistoryMessage, own: Sequence[HistoryStep] | None) -> None:
         """Take the next record; `own` are the steps to show of the run's own answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from turnlane.records.messages import TextPart, ToolCallPart, ToolResultPart
@@ -23,21 +22,22 @@ class Fault(NamedTuple):
         return f"{self.words} (record {self.record_id})" if self.record_id is not None else self.words
 
 
-def check_prompt(prompt: Prompt) -> list[Fault]:
+def check_prompt(prompt: Prompt, sound: int = 0) -> list[Fault]:
     """Return what is wrong with a prompt; an empty list means nothing.
 
-    Cheap enough for every request: one pass, and most messages are one text.
+    Cheap enough for every request: one pass, and most messages are one text. The first `sound` messages are known
+    to be texts of users and the assistant that may follow each other.
     """
     messages = prompt.messages
     faults = [] if messages else [Fault(None, "nothing is said")]
-    plain = [_is_plain_text(message) for message in messages]
-    for place, message in enumerate(messages):
-        if not plain[place]:
-            faults.extend(_fault(messages, place, words) for words in _message_faults(message))
-    for place, (one, two) in enumerate(pairwise(messages)):
-        if not _may_follow(one.speaker, two.speaker):
-            faults.append(_fault(messages, place + 1, f"{two.speaker} speaks after {one.speaker}"))
-    faults.extend(_pairing_faults(messages, plain))
+    for place in range(sound, len(messages)):
+        if not _is_plain_text(messages[place]):
+            faults.extend(_fault(messages, place, words) for words in _message_faults(messages[place]))
+    for place in range(max(sound, 1), len(messages)):
+        one, two = messages[place - 1].speaker, messages[place].speaker
+        if not _may_follow(one, two):
+            faults.append(_fault(messages, place, f"{two} speaks after {one}"))
+    faults.extend(_pairing_faults(messages, sound))
     faults.extend(Fault(None, "a blank system text") for given in prompt.system_texts if not given.text.strip())
     return faults
 
@@ -72,11 +72,12 @@ def _message_faults(message: PromptMessage) -> Iterator[str]:
         yield "results stand in tool messages, and nothing else does"
 
 
-def _pairing_faults(messages: Sequence[PromptMessage], plain: Sequence[bool]) -> Iterator[Fault]:
+def _pairing_faults(messages: Sequence[PromptMessage], sound: int) -> Iterator[Fault]:
     seen: set[str] = set()
     owed: list[str] = []
-    for place, message in enumerate(messages):
-        if plain[place] and not owed:
+    for place in range(sound, len(messages)):
+        message = messages[place]
+        if not owed and _is_plain_text(message):
             continue
         if owed and message.speaker is not Speaker.TOOL:
             yield _fault(messages, place - 1, "its calls are not answered by the message behind it")

@@ -79,6 +79,10 @@ class PromptWriter:
             self.yield_floor()
         return tuple(turn if isinstance(turn, PromptMessage) else turn.message() for turn in self._turns)
 
+    def begin(self, messages: Sequence[PromptMessage]) -> None:
+        """Begin with messages in which users and the assistant take turns."""
+        self._turns = list(messages)
+
     def yield_floor(self) -> None:
         """See to it that the assistant may speak next: that somebody else spoke last."""
         self._resume()
