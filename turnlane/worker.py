@@ -42,6 +42,7 @@ _Given = TypeVar("_Given")
 
 TASK_QUEUE = "turnlane"
 SEARCH_ATTRIBUTES = ("TurnlaneAgent", "TurnlaneState")
+_HEARS_ON_SECONDS = 0.2
 
 
 def build_worker(
@@ -194,6 +195,23 @@ def _release(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"build_id": f"turnlane-{version('turnlane')}"}
 
 
+async def _serve(worker: Worker) -> None:
+    """Run a worker until cancelled; then let it hear on for a moment before it shuts down.
+
+    A worker is often stopped right behind an answer, just when the server hands it the task that tells the lane so. One
+    that polls no more would never answer, and the lane's next turn would wait until the server has missed it.
+    """
+    running = asyncio.create_task(worker.run())
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running}, timeout=_HEARS_ON_SECONDS)
+        raise
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
 async def has_search_attributes(client: Client, *, register: bool = True) -> bool:
     """Whether the namespace knows turnlane's search attributes; with `register`, add them if it may.
 
@@ -246,7 +264,7 @@ async def run_worker(
         **options,
     )
     try:
-        await worker.run()
+        await _serve(worker)
     finally:
         await providers.aclose()
         if operator_events is not None and not await operator_events.flush():

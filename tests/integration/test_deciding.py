@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -16,9 +17,12 @@ from temporalio.worker import (
 )
 
 from tests.conftest import Bench, Serve
+from tests.integration.play import at_rest
 from tests.integration.stage import BOUND
+from turnlane import worker
 from turnlane.agent import Agent, ScriptedModel
 from turnlane.agent.models import Say
+from turnlane.client.requests import lane_id
 
 pytestmark = pytest.mark.server
 
@@ -96,3 +100,19 @@ async def test_a_decision_that_fails_is_made_again(
     assert ["So it is."] * 2 == first + await answers(bench, conversation, "B")
     assert not witness.fails
     assert 1 == sum(BROKEN in record.exc_text for record in caplog.records if record.exc_text)
+
+
+async def test_a_worker_that_is_stopped_right_behind_an_answer_lets_the_lane_hear_of_it(
+    bench: Bench, conversation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_HEARS_ON_SECONDS", 2.0)
+    serving = asyncio.create_task(
+        worker.run_worker(bench.temporal, store=bench.store, agents=[ECHO], bus=bench.bus, task_queue=bench.task_queue)
+    )
+    said = await answers(bench, conversation, "A")
+    serving.cancel()
+    await asyncio.wait({serving})
+
+    assert ["So it is."] == said
+    assert serving.cancelled()
+    assert await at_rest(bench.temporal.get_workflow_handle(lane_id(conversation)))
