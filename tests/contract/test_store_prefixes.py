@@ -162,13 +162,17 @@ class Talker:
     async def choosing(self) -> None:
         await self.lane.apply(self.lane.choose_model(self.chance.choice(["large", "small", None])))
 
-    async def talk(self, turns: int) -> None:
-        """Say so many things; none of them can leave a run behind."""
-        acts: list[Callable[[], Awaitable[None]]] = [
+    def acts(self) -> list[Callable[[], Awaitable[None]]]:
+        """What may be said or done; none of it leaves a run behind."""
+        return [
             self.plain, self.settled_by_its_step, self.cut_short, self.absorbing, self.queued, self.asking,
             self.asking, self.answering,
             self.answering, self.compacting, self.seeding, self.choosing,
         ]  # fmt: skip
+
+    async def talk(self, turns: int) -> None:
+        """Say so many things."""
+        acts = self.acts()
         for _ in range(turns):
             await self.chance.choice(acts)()
 

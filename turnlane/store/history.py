@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from threading import Lock
 from typing import Any, cast
 
 from sqlalchemy import Connection, and_, bindparam, or_, select
@@ -15,23 +14,21 @@ from turnlane.records.runs import TerminalReason
 from turnlane.records.turns import PreparedTurn
 from turnlane.store.content import CALL, MODEL, Segment, StoredMessage, gather, load_messages, select_content
 from turnlane.store.haste import refuse_long
+from turnlane.store.past import pasts_of
 from turnlane.store.payloads import HistoryMessage, HistoryStep, RunContext
 from turnlane.store.prepared import Prepared
 from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
 
 SHORT = 512
-"""Up to how many messages a conversation is read in passing."""
+"""Up to how many messages that a process has not read yet are read in passing."""
 
-REMEMBERED = 4096
-REMEMBERED_SIZE = 4096
-"""How many parsed messages a process keeps, and the characters of content up to which it keeps one."""
-
-_UP_TO = Prepared(
+_BETWEEN = Prepared(
     select_content(RUN.c.terminal_reason)
     .outerjoin(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.id == MESSAGE.c.run_id))
     .where(
         MESSAGE.c.conversation_id == bindparam("conversation_id"),
+        MESSAGE.c.position > bindparam("start"),
         MESSAGE.c.position <= bindparam("end"),
         MESSAGE.c.compacted.is_(False),
         # What was asked of a run that was cancelled while it waited was taken back.
@@ -42,7 +39,6 @@ _UP_TO = Prepared(
         ),
     )
 )
-
 _OWN_POSITION = Prepared(
     select(MESSAGE.c.position)
     .join(RUN, and_(RUN.c.conversation_id == MESSAGE.c.conversation_id, RUN.c.assistant_message_id == MESSAGE.c.id))
@@ -71,15 +67,45 @@ _METADATA = Prepared(
 def load_history(
     connection: Connection, conversation_id: str, run_id: str, extra: Sequence[str]
 ) -> tuple[HistoryMessage, ...]:
-    """Return the messages up to a run's own, then the `extra` inputs that joined it on the way."""
+    """Return the messages up to a run's own, then the `extra` inputs that joined it on the way.
+
+    Those that have not changed since they were read last are the same objects then.
+    """
     end = _own_position(connection, conversation_id, run_id)
-    refuse_long(connection, end > SHORT or bool(extra))
-    lines, read = _UP_TO.lines(connection, {"conversation_id": conversation_id, "end": end})
-    by_message: dict[str, list[Line]] = {}
-    for line in lines:
-        by_message.setdefault(line[_ID], []).append(line)
-    seen = [_memory.read(pieces, read) for pieces in by_message.values()]
-    return (*seen, *_joined(connection, conversation_id, [name for name in extra if name not in by_message]))
+    pasts = pasts_of(connection)
+    past = pasts.find(connection, conversation_id, end)
+    refuse_long(connection, end - max(past.end, 0) > SHORT or bool(extra))
+    stored = gather(_BETWEEN.all(connection, {"conversation_id": conversation_id, "start": past.end, "end": end}))
+    new = [_history_message(item, _reason(item)) for item in stored]
+    settled = _settled(stored)
+    if settled:
+        pasts.keep(connection, conversation_id, past, new[:settled], stored[settled - 1].row.position)
+    seen = (*past.messages, *new)
+    return (*seen, *_joined(connection, conversation_id, _not_in(seen, extra)))
+
+
+def _settled(stored: Sequence[StoredMessage]) -> int:
+    """How many of these messages, from the first on, change no more. Those at one position stay together."""
+    count = next((place for place, item in enumerate(stored) if not _is_settled(item)), len(stored))
+    while 0 < count < len(stored) and stored[count].row.position == stored[count - 1].row.position:
+        count -= 1
+    return count
+
+
+def _is_settled(item: StoredMessage) -> bool:
+    is_over = item.row.run_id is None or _reason(item) is not None
+    return is_over and all(piece.kind != CALL or piece.parts is not None for piece in item.segments)
+
+
+def _reason(item: StoredMessage) -> str | None:
+    """Why the run of a message that `_BETWEEN` found has ended."""
+    reason: str | None = cast(Any, item.row).terminal_reason
+    return reason
+
+
+def _not_in(seen: Sequence[HistoryMessage], names: Sequence[str]) -> list[str]:
+    known = {item.message.id for item in seen} if names else frozenset()
+    return [name for name in names if name not in known]
 
 
 def load_answer(connection: Connection, conversation_id: str, run_id: str) -> HistoryMessage | None:
@@ -87,46 +113,6 @@ def load_answer(connection: Connection, conversation_id: str, run_id: str) -> Hi
     where = {"conversation_id": conversation_id, "run": run_id}
     name = _OWN_MESSAGE.scalar(connection, where)
     return next(iter(_joined(connection, conversation_id, [name])), None) if name is not None else None
-
-
-Line = tuple[Any, ...]
-
-_ID = 1
-"""Where a line of `_UP_TO` has its message's id."""
-
-
-class _Memory:
-    """Parsed messages by the rows they were parsed from.
-
-    Every step reads the whole history again, and parsing it is most of that. Rows that say the same are the
-    same frozen message; what changed has other rows. The oldest go first. Threads share it.
-    """
-
-    def __init__(self) -> None:
-        self._messages: dict[tuple[Any, ...], HistoryMessage] = {}
-        self._lock = Lock()
-
-    def read(self, lines: Sequence[Line], read: Callable[[Line], Any]) -> HistoryMessage:
-        """Return the message that lines of `_UP_TO` hold. Those that are remembered are not even read as rows."""
-        # Plain tuples: they are hashed and compared without a call for each of their fields.
-        key = tuple([tuple(line) for line in lines])
-        found = self._messages.get(key)
-        if found is None:
-            rows = [read(line) for line in lines]
-            found = _history_message(gather(rows)[0], rows[0].terminal_reason)
-            self._keep(key, rows, found)
-        return found
-
-    def _keep(self, key: tuple[Any, ...], rows: Sequence[Any], message: HistoryMessage) -> None:
-        if len(rows[0].details or "") + sum(len(row.parts or "") for row in rows) > REMEMBERED_SIZE:
-            return
-        with self._lock:
-            self._messages[key] = message
-            if len(self._messages) > REMEMBERED:
-                del self._messages[next(iter(self._messages))]
-
-
-_memory = _Memory()
 
 
 def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:
