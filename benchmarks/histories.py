@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from benchmarks.agents import FIVE_TOOLS, ONE_TOOL
-from benchmarks.stage import Stage, TurnTime, floor_turn, fresh_id, lane_turn
+from benchmarks.stage import PATIENCE_SECONDS, Stage, TurnTime, floor_turn, fresh_id, lane_turn
 
 _TASK = {
     EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED: True,
@@ -45,17 +45,20 @@ class Size:
 async def history_size(stage: Stage, workflow_id: str) -> Size:
     """The size of a workflow's history once nothing is open in it: a result is told before the workflow hears of it.
 
-    Somebody must work on the workflow until then.
+    Somebody must work on the workflow until then. Raises TimeoutError if nobody does.
     """
     handle = stage.temporal.get_workflow_handle(workflow_id)
-    while True:
-        history = await handle.fetch_history()
-        if not _is_at_work(list(history.events)):
-            return Size(history.run_id, len(history.events), sum(event.ByteSize() for event in history.events))
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            history = await handle.fetch_history()
+            if not _is_at_work(list(history.events)):
+                return Size(history.run_id, len(history.events), sum(event.ByteSize() for event in history.events))
+            await asyncio.sleep(0.005)
 
 
 def _is_at_work(events: list[HistoryEvent]) -> bool:
+    if events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+        return True
     last = next((event for event in reversed(events) if event.event_type in _TASK), None)
     activities = sum(_ACTIVITY.get(event.event_type, 0) for event in events)
     return activities > 0 or (last is not None and _TASK[last.event_type])

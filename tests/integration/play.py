@@ -187,7 +187,9 @@ async def at_rest(lane: WorkflowHandle[Any, Any]) -> list[HistoryEvent]:
 
     async def closed() -> list[HistoryEvent]:
         events = [event async for event in lane.fetch_history_events()]
-        return events if sum(_OPENED.get(event.event_type, 0) for event in events) == 0 else []
+        has_moved_on = events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+        open_tasks = sum(_OPENED.get(event.event_type, 0) for event in events)
+        return events if open_tasks == 0 and not has_moved_on else []
 
     found: list[HistoryEvent] = await until(closed)
     return found
