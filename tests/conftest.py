@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.postgresql import Databases, served
 from turnlane.agent import Agent
 from turnlane.client import Turnlane
 from turnlane.client.dev_config import DevConfig
-from turnlane.client.dev_server import DevServer
+from turnlane.client.dev_server import LOG_FILE, DevServer
 from turnlane.records.lane import LaneSettings
 from turnlane.store.bus import InProcessBus
 from turnlane.store.sql import SqlStore, open_store
@@ -39,6 +39,21 @@ STORE = os.environ.get("TURNLANE_TEST_STORE", "file")
 
 SANDBOXED = os.environ.get("TURNLANE_TEST_SANDBOXED") == "1"
 """Whether lanes run in the SDK's sandbox, which finds out what a workflow must not do."""
+
+
+LAST_LINES = 20
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failed test what dev servers of its own said last: their logs are gone when somebody asks."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and isinstance(folder, Path):
+        for log in sorted(folder.rglob(LOG_FILE)):
+            lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            report.sections.append((f"the end of {log.relative_to(folder)}", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(scope="session")
