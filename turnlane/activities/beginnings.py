@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 KEPT_RECORDS: Final = 4096
-"""Of how many records in all a process keeps beginnings: as many as it keeps parsed."""
+"""Of how many records in all a process keeps beginnings; long ones are not among them."""
 
 
 class Beginning(NamedTuple):

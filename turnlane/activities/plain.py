@@ -15,8 +15,8 @@ from turnlane.store.payloads import HistoryMessage
 
 REMEMBERED: Final = 4096
 REMEMBERED_SIZE: Final = 4096
-"""Of how many plain records a process keeps what they are, and of how many characters at most: as those that it
-keeps parsed. A longer one is parsed anew by every step, so it would never be known again, and be kept all the same."""
+"""Of how many plain records a process keeps what they are, and of how many characters at most: so it keeps 16 MB of
+text at the worst. What a longer one is, is made anew by every step."""
 
 TEXT: Final = frozenset({"text"})
 """The kinds of parts that a plain record has."""
