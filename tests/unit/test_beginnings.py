@@ -82,7 +82,7 @@ def kept_in(prompt: Prompt) -> int:
 def digest(messages: Sequence[PromptMessage]) -> str:
     whole = sha256()
     for message in messages:
-        whole.update(message.model_dump_json(exclude={"record_id"}).encode() + b"\n")
+        whole.update(message.model_dump_json(exclude={"record_id"}).encode() + b",")
     return whole.hexdigest()
 
 

@@ -7,11 +7,13 @@ not equal ones, the very same, which is told in no time. A store hands out what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from operator import is_
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pydantic import TypeAdapter
 
 from turnlane.activities.plain import is_remembered, plain_message
 from turnlane.records.prompt import PromptMessage, Speaker
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 KEPT_RECORDS: Final = 4096
 """Of how many records in all a process keeps beginnings; long ones are not among them."""
+
+
+_MESSAGES: Final[TypeAdapter[tuple[PromptMessage, ...]]] = TypeAdapter(tuple[PromptMessage, ...])
+_UNSENT: Final[Any] = {"__all__": {"record_id"}}
+"""What of messages is for us alone."""
 
 
 class Beginning(NamedTuple):
@@ -84,11 +91,12 @@ def _grown(start: Beginning, history: Sequence[HistoryMessage]) -> Beginning:
     return Beginning(records, (*start.messages, *messages), _with(start.digest, messages))
 
 
-def _with(digest: _Hash, messages: Iterable[PromptMessage]) -> _Hash:
+def _with(digest: _Hash, messages: Sequence[PromptMessage]) -> _Hash:
+    """Go on with a digest: the same, however a prompt's messages are parted between the one and the other."""
     longer = digest.copy()
-    for message in messages:
-        longer.update(message.model_dump_json(exclude={"record_id"}).encode())
-        longer.update(b"\n")
+    if messages:
+        longer.update(_MESSAGES.dump_json(tuple(messages), exclude=_UNSENT)[1:-1])
+        longer.update(b",")
     return longer
 
 

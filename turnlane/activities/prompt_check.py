@@ -30,14 +30,15 @@ def check_prompt(prompt: Prompt, sound: int = 0) -> list[Fault]:
     """
     messages = prompt.messages
     faults = [] if messages else [Fault(None, "nothing is said")]
-    for place in range(sound, len(messages)):
-        if not _is_plain_text(messages[place]):
+    plain = [_is_plain_text(message) for message in messages[sound:]]
+    for place, is_plain in enumerate(plain, sound):
+        if not is_plain:
             faults.extend(_fault(messages, place, words) for words in _message_faults(messages[place]))
     for place in range(max(sound, 1), len(messages)):
         one, two = messages[place - 1].speaker, messages[place].speaker
         if not _may_follow(one, two):
             faults.append(_fault(messages, place, f"{two} speaks after {one}"))
-    faults.extend(_pairing_faults(messages, sound))
+    faults.extend(_pairing_faults(messages, sound, plain))
     faults.extend(Fault(None, "a blank system text") for given in prompt.system_texts if not given.text.strip())
     return faults
 
@@ -72,12 +73,13 @@ def _message_faults(message: PromptMessage) -> Iterator[str]:
         yield "results stand in tool messages, and nothing else does"
 
 
-def _pairing_faults(messages: Sequence[PromptMessage], sound: int) -> Iterator[Fault]:
+def _pairing_faults(messages: Sequence[PromptMessage], sound: int, plain: Sequence[bool]) -> Iterator[Fault]:
+    """What is wrong with calls and results from the message `sound` on, of which `plain` tells which are one text."""
     seen: set[str] = set()
     owed: list[str] = []
-    for place in range(sound, len(messages)):
+    for place, is_plain in enumerate(plain, sound):
         message = messages[place]
-        if not owed and _is_plain_text(message):
+        if is_plain and not owed:
             continue
         if owed and message.speaker is not Speaker.TOOL:
             yield _fault(messages, place - 1, "its calls are not answered by the message behind it")
