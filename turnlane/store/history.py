@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from threading import Lock
 from typing import Any, cast
 
 from sqlalchemy import Connection, and_, bindparam, or_, select
@@ -21,7 +22,11 @@ from turnlane.store.rows import load_ids, load_object, run_record
 from turnlane.store.tables import CONVERSATION, MESSAGE, RUN, RunRow
 
 SHORT = 512
-"""Up to how many messages that a process has not read yet are read in passing."""
+"""Up to how many messages behind what a process knows of a conversation's past are read in passing."""
+
+REMEMBERED = 4096
+REMEMBERED_SIZE = 4096
+"""How many parsed messages a process keeps besides, and the characters of content up to which it keeps one."""
 
 _BETWEEN = Prepared(
     select_content(RUN.c.terminal_reason)
@@ -75,32 +80,31 @@ def load_history(
     pasts = pasts_of(connection)
     past = pasts.find(connection, conversation_id, end)
     refuse_long(connection, end - max(past.end, 0) > SHORT or bool(extra))
-    stored = gather(_BETWEEN.all(connection, {"conversation_id": conversation_id, "start": past.end, "end": end}))
-    new = [_history_message(item, _reason(item)) for item in stored]
-    settled = _settled(stored)
+    lines, read = _BETWEEN.lines(connection, {"conversation_id": conversation_id, "start": past.end, "end": end})
+    by_message: dict[str, list[Line]] = {}
+    for line in lines:
+        by_message.setdefault(line[_ID], []).append(line)
+    first_lines = [pieces[0] for pieces in by_message.values()]
+    new = [_memory.read(pieces, read) for pieces in by_message.values()]
+    settled = _settled(first_lines, new)
     if settled:
-        pasts.keep(connection, conversation_id, past, new[:settled], stored[settled - 1].row.position)
+        pasts.keep(connection, conversation_id, past, new[:settled], first_lines[settled - 1][_POSITION])
     seen = (*past.messages, *new)
     return (*seen, *_joined(connection, conversation_id, _not_in(seen, extra)))
 
 
-def _settled(stored: Sequence[StoredMessage]) -> int:
+def _settled(lines: Sequence[Line], messages: Sequence[HistoryMessage]) -> int:
     """How many of these messages, from the first on, change no more. Those at one position stay together."""
-    count = next((place for place, item in enumerate(stored) if not _is_settled(item)), len(stored))
-    while 0 < count < len(stored) and stored[count].row.position == stored[count - 1].row.position:
+    each = enumerate(zip(lines, messages, strict=True))
+    count = next((place for place, (line, item) in each if not _is_settled(line, item)), len(messages))
+    while 0 < count < len(lines) and lines[count][_POSITION] == lines[count - 1][_POSITION]:
         count -= 1
     return count
 
 
-def _is_settled(item: StoredMessage) -> bool:
-    is_over = item.row.run_id is None or _reason(item) is not None
-    return is_over and all(piece.kind != CALL or piece.parts is not None for piece in item.segments)
-
-
-def _reason(item: StoredMessage) -> str | None:
-    """Why the run of a message that `_BETWEEN` found has ended."""
-    reason: str | None = cast(Any, item.row).terminal_reason
-    return reason
+def _is_settled(line: Line, item: HistoryMessage) -> bool:
+    is_over = line[_RUN] is None or item.run_reason is not None
+    return is_over and not any(step.open_calls for step in item.steps)
 
 
 def _not_in(seen: Sequence[HistoryMessage], names: Sequence[str]) -> list[str]:
@@ -113,6 +117,46 @@ def load_answer(connection: Connection, conversation_id: str, run_id: str) -> Hi
     where = {"conversation_id": conversation_id, "run": run_id}
     name = _OWN_MESSAGE.scalar(connection, where)
     return next(iter(_joined(connection, conversation_id, [name])), None) if name is not None else None
+
+
+Line = tuple[Any, ...]
+
+_ID, _RUN, _POSITION = (list(MESSAGE.c.keys()).index(name) for name in ("id", "run_id", "position"))
+"""Where a line of `_BETWEEN` has its message's id, run and position."""
+
+
+class _Memory:
+    """Parsed messages by the rows they were parsed from.
+
+    What stands behind a conversation's past is read by every step, and parsing it is most of that. Rows that say the
+    same are the same frozen message; what changed has other rows. The oldest go first. Threads share it.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[tuple[Any, ...], HistoryMessage] = {}
+        self._lock = Lock()
+
+    def read(self, lines: Sequence[Line], read: Callable[[Line], Any]) -> HistoryMessage:
+        """Return the message that lines of `_BETWEEN` hold. Those that are remembered are not even read as rows."""
+        # Plain tuples: they are hashed and compared without a call for each of their fields.
+        key = tuple([tuple(line) for line in lines])
+        found = self._messages.get(key)
+        if found is None:
+            rows = [read(line) for line in lines]
+            found = _history_message(gather(rows)[0], rows[0].terminal_reason)
+            self._keep(key, rows, found)
+        return found
+
+    def _keep(self, key: tuple[Any, ...], rows: Sequence[Any], message: HistoryMessage) -> None:
+        if len(rows[0].details or "") + sum(len(row.parts or "") for row in rows) > REMEMBERED_SIZE:
+            return
+        with self._lock:
+            self._messages[key] = message
+            if len(self._messages) > REMEMBERED:
+                del self._messages[next(iter(self._messages))]
+
+
+_memory = _Memory()
 
 
 def _own_position(connection: Connection, conversation_id: str, run_id: str) -> int:

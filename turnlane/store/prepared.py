@@ -80,6 +80,17 @@ class Prepared:
         lines = driver.execute(compiled.text, compiled.arguments(given)).fetchall()
         return [compiled.read(line) for line in lines]
 
+    def lines(self, connection: Connection, given: Values) -> tuple[Sequence[Any], Callable[[Any], Any]]:
+        """Return the rows unread, as tuples of whatever the driver gives, and what reads one.
+
+        Lines that are equal read the same.
+        """
+        driver = driver_of(connection)
+        if driver is None:
+            return connection.execute(self._statement, given).all(), _as_it_is
+        compiled = self._for(connection.dialect)
+        return driver.execute(compiled.text, compiled.arguments(given)).fetchall(), compiled.read
+
     def first(self, connection: Connection, given: Values) -> Any | None:
         """Return the first row, None if there is none."""
         driver = driver_of(connection)
@@ -120,6 +131,10 @@ class Prepared:
         if self._compiled is None:
             self._compiled = _compile(self._statement, self._keys, dialect)
         return self._compiled
+
+
+def _as_it_is(row: Any) -> Any:
+    return row
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection | None:
